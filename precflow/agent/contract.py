@@ -29,6 +29,10 @@ FACTS_FILE = "facts.json"  # what action "environment" writes
 LOG_FILE = "agent.log"
 RANK_LOG_FILE = "agent-rank%d.log"  # of the ranks from 1 on that the agent itself has started
 RANK_FILE = "rank%d.json"  # what a rank from 1 on leaves for rank 0, which removes it when it seals the dump
+OUTPUT_FILE = "output.log"  # beside the dump of a script: what the script printed
+OUTPUT_OF_RANK = "output-rank%d.log"  # the same of the ranks from 1 on
+FILES_FOLDER = "files"  # beside the dump of a script: files that the script wrote
+FILES_OF_RANK = "files-rank%d"  # the same of the ranks from 1 on
 NOISE_FILE = "noise.json"  # what action "noise" writes last, beside the folders of its dumps
 NOISES = ("jitter", "chunks", "weights")  # its disturbances, in order; each has a dump in a folder of its name
 WHATIF_FILE = "whatif.json"  # what action "whatif" writes last, beside the folders of its dumps
@@ -42,6 +46,7 @@ REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the li
 
 ROOT_MODULE = ""  # the model itself
 BEFORE = "before"  # index `weight.before` of an input of the optimizer: the weight before the step
+_WRAPPED = "_orig_mod"  # where the wrapper that torch.compile puts around a module keeps it
 OUTSIDE = "(outside)"  # module of operators that run while no module of the model is running
 
 CHECKSUM = "checksum"  # key of a JSON file with the checksum over everything else in it
@@ -74,6 +79,7 @@ EMPTY_HEADER: Dict[str, Any] = {
     "seconds": {},
     "dropped": {},
     "files": {},
+    "script": {},
     "content": "",
 }
 
@@ -393,6 +399,15 @@ _RESERVED = re.compile(r"[%/~@()\x00-\x1f\x7f]")
 @functools.lru_cache(maxsize=1 << 16)  # the same names of modules and operators are escaped for every record
 def _escape(name: str) -> str:
     return _RESERVED.sub(lambda match: "%%%02X" % ord(match.group()), name)
+
+
+def join_names(prefix: str, name: str) -> str:
+    """Return the name of something inside a model that has a name itself, without the wrappers that ``torch.compile`` adds.
+
+    >>> join_names("critic", "layers.0"), join_names("", "layers.0._orig_mod.linear"), join_names("critic", "")
+    ('critic.layers.0', 'layers.0.linear', 'critic')
+    """
+    return ".".join(part for part in (prefix, *name.split(".")) if part not in ("", _WRAPPED))
 
 
 def module_text(module: str, call: int = 0) -> str:

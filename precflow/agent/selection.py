@@ -11,7 +11,7 @@ import re
 from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from precflow.agent.contract import NONE, OUTSIDE, module_text
+from precflow.agent.contract import NONE, OUTSIDE, join_names, module_text
 from precflow.agent.failures import AgentError
 
 if TYPE_CHECKING:
@@ -258,14 +258,32 @@ def check_scope(patterns: Sequence[str], model: torch.nn.Module, rules: Sequence
     Raises:
         AgentError: ``bad_request``: a pattern matches no module; suggests similar names, or the outermost ones.
     """
-    names = [module_text(name) for name, _ in model.named_modules()]
-    classes = sorted({type(module).__name__ for module in model.modules()})
+    check_scope_of([("", model)], patterns, rules)
+
+
+def check_scope_of(
+    models: Sequence[Tuple[str, torch.nn.Module]], patterns: Sequence[str], rules: Sequence[DetailRule] = ()
+) -> None:
+    """Make sure that every pattern matches a module of one of several models; see :func:`check_scope`.
+
+    Args:
+        models: Models, each with the name that stands before the names of its modules.
+        patterns: Patterns of module names.
+        rules: Rules.
+
+    Raises:
+        AgentError: ``bad_request``: a pattern matches no module.
+    """
+    named = [(join_names(prefix, name), module) for prefix, model in models for name, module in model.named_modules()]
+    names = [module_text(name) for name, _ in named]
+    classes = sorted({type(module).__name__ for _, module in named})
+    title = ", ".join(type(model).__name__ for _, model in models)
     asked = [("capture.scope", patterns, "module", names)]
     for number, rule in enumerate(rules):
         asked.append(("capture.rules[%d].match" % number, rule.match, "module", names))
         asked.append(("capture.rules[%d].class" % number, rule.class_name, "class", classes))
     for key, given, kind, known in asked:
-        _check_patterns(key, given, known, kind, "%s (%d modules)" % (type(model).__name__, len(names)))
+        _check_patterns(key, given, known, kind, "%s (%d modules)" % (title, len(names)))
 
 
 def _check_patterns(key: str, patterns: Sequence[str], names: Sequence[str], kind: str, model: str) -> None:

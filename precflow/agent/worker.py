@@ -64,6 +64,10 @@ def run(request: Request, events: Events) -> None:
         from precflow.agent.session.whatif import whatif
 
         whatif(request, device, where, events)
+    elif request.workload.get("script"):
+        from precflow.agent.script.dump import dump_script
+
+        dump_script(request, device, where, events)
     else:
         from precflow.agent.session.dump import dump
 

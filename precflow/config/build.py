@@ -127,6 +127,8 @@ class Builder:
             return {str(key): self._build_open(item, (*path, str(key))) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self._build_open(item, (*path, str(number))) for number, item in enumerate(value)]
+        if path[1:2] == ("arguments",) and self._raw(path) is not None and type(value) in (int, float):
+            return self._raw(path)  # words of a command line, which reach the script as they were written: 1e-4 and not 0.0001
         trap = "" if self._mark(path).place == COMMAND_LINE else explain_yaml_trap(value, self._raw(path))
         return self.say(path, trap) if trap else value
 

@@ -26,9 +26,10 @@ from precflow.agent.sampling import parse_slices
 from precflow.config import signatures, standards, whatifs
 from precflow.config.addresses import find_problem, is_address
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
-from precflow.config.schema import Accepted, Capture, Limits, PairingRule, RunConfig, Side, ToleranceRule, plain
+from precflow.config.schema import SIDES, Accepted, Capture, Limits, PairingRule, RunConfig, Side, ToleranceRule, plain
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import SHIPPED, TARGET
+from precflow.config.units import UNSEEDED
 from precflow.config.vocabulary import COLUMNS, ESCALATING, SEEDED, names_file
 from precflow.metrics import LIMITED, find_metric
 
@@ -54,6 +55,8 @@ _NOT_EMPTY = (
     ("report", "columns"),
     ("report", "formats"),
 )
+_OF_SCRIPT = ("arguments", "compile", "evaluation", "stop_early", "files")
+_OF_SIDE = ("arguments", "migration")  # of a script
 _FILE, _FOLDER, _PROGRAM, _ANY = "file", "folder", "program", "any"
 
 
@@ -84,6 +87,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_capture(config)
     yield from _check_learning_rate(config)
     yield from _check_whatif(config)
+    yield from _check_script(config)
     yield from _check_pairing(config)
     yield from signatures.check_fault_rules(config.emulate.rules)
     yield from signatures.check_shipped(config)
@@ -108,8 +112,11 @@ def find_missing_workload(config: RunConfig) -> PathProblems:
         settings = getattr(config, side)
         if settings.dump or side not in config.sides:
             continue
+        if config.workload.script:
+            continue
         if not config.workload.model:
-            yield (side, "dump"), f"{side} has nothing to run: {side}.dump=PATH of an existing dump, or workload.model._target_"
+            ways = f"{side}.dump=PATH of an existing dump, workload.model._target_, or workload.script=train.py"
+            yield (side, "dump"), f"{side} has nothing to run: {ways}"
         elif TARGET not in config.workload.model or TARGET not in config.workload.inputs:
             part = "model" if TARGET not in config.workload.model else "inputs"
             yield ("workload", part, TARGET), "is missing: the dotted name of the function that makes it"
@@ -311,6 +318,29 @@ def _check_whatif(config: RunConfig) -> PathProblems:
         yield ("whatif",), "names a what-if twice"
 
 
+def _check_script(config: RunConfig) -> PathProblems:
+    """Yield keys that mean nothing with a script, or nothing without one."""
+    workload = config.workload
+    if not workload.script:
+        of_script = [("workload", key) for key in _OF_SCRIPT] + [(side, key) for side in SIDES for key in _OF_SIDE]
+        for section, key in of_script:
+            if getattr(getattr(config, section), key) != getattr(getattr(RunConfig(), section), key):
+                yield (section, key), "is for a script, and workload.script is not set"
+        if str(config.determinism.seed) == UNSEEDED and workload.model:
+            yield ("determinism", "seed"), f"`{UNSEEDED}` is for a script: a workload of functions needs a number"
+        return
+    for part in ("model", "inputs", "loss", "optimizer"):
+        if getattr(workload, part):
+            yield ("workload", part), "and workload.script exclude each other: the script builds its own"
+    if config.whatif:
+        yield ("whatif",), "changes a run of a model workload; a script is run as it is"
+    if workload.learning_rate is not None:
+        yield ("workload", "learning_rate"), "is of a model workload: give the script an argument, such as workload.arguments.lr=0"
+    for number, pattern in enumerate(workload.files):
+        if pattern.startswith(("/", "~")) or ".." in pattern.replace("\\", "/").split("/"):
+            yield ("workload", "files", str(number)), "leaves the folder that the script runs in: name files below it"
+
+
 def _check_capture_rules(capture: Capture) -> PathProblems:
     catch_all = ""  # the first rule that matches everything
     for number, rule in enumerate(capture.rules):
@@ -441,6 +471,8 @@ def _check_side(name: str, side: Side) -> PathProblems:
 
 def _check_workload(config: RunConfig) -> PathProblems:
     """Check the files that arguments name: of shipped factories all of them, of others those that can only be a path."""
+    if config.workload.script:
+        yield from _check_path(("workload", "script"), config.workload.script, _FILE, "a Python script")
     for part in ("model", "inputs", "loss", "optimizer"):
         arguments = getattr(config.workload, part)
         shipped = str(arguments.get(TARGET, "")).startswith(f"{SHIPPED}.")

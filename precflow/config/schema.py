@@ -26,6 +26,7 @@ Ulp = NewType("Ulp", float)
 Bytes = NewType("Bytes", int)
 Seconds = NewType("Seconds", float)
 Numbers = NewType("Numbers", tuple[int, ...])
+Seed = NewType("Seed", object)  # an int, or the word `script`
 
 SIDES = ("reference", "target")
 
@@ -113,6 +114,33 @@ class Workload:
         "0.0",
     )
     mode: str = key("eval", "Whether the model is put into evaluation or training mode.", "train")
+    script: str = key(
+        "",
+        "A training script, run unchanged in place of model and inputs (docs/scripts.md). It comes from the command line, "
+        "or a recipe names it below a folder of the site: `${site.paths.NAME}/train.py`.",
+        "train.py",
+    )
+    arguments: Mapping[str, Any] = key(
+        {},
+        "Arguments of the script: `name: value` becomes `--name value`, `true` a bare flag, `null` takes one away again; "
+        "words without a name are listed under `_`.",
+        '{lr: "1e-4", bf16: true}',
+    )
+    compile: str = key(
+        "eager",
+        "Whether `torch.compile` compiles in the script: `eager` runs its modules as they were written, so that all are "
+        "recorded; `kept` records compiled modules at their boundary.",
+        "kept",
+    )
+    evaluation: bool = key(
+        False, "Calls of a script's model in evaluation mode without gradients are recorded, each as a step of its own.", "true"
+    )
+    stop_early: bool = key(False, "The script is ended after the last step that is recorded.", "true")
+    files: tuple[str, ...] = key(
+        (),
+        "Files that the script writes and that are kept with its dump, as patterns below the folder that it runs in.",
+        "[gpulog.json]",
+    )
 
 
 @dataclass(frozen=True)
@@ -161,13 +189,23 @@ class Side:
         "one they are started here, with the variables that torchrun sets (docs/ranks.md).",
         "2",
     )
+    arguments: Mapping[str, Any] = key(
+        {}, "Arguments of the script on this side alone, over those of the workload.", "{use-fused-rmsnorm: true}"
+    )
+    migration: str = key(
+        "", "What is imported before the script, so that one written for CUDA runs on the NPU.", "transfer_to_npu"
+    )
 
 
 @dataclass(frozen=True)
 class Determinism:
     """Seeds and switches, applied on every side before the model is built."""
 
-    seed: int = key(1234, "Seed of Python, NumPy, torch and the device.", "42")
+    seed: Seed = key(
+        Seed(1234),
+        "Seed of Python, NumPy, torch and the device, set before the model is built. `script` sets none: the workload does.",
+        "42",
+    )
     algorithms: str = key(
         "warn",
         "Deterministic algorithms: `strict` refuses operators that have none, `warn` names them, `native` leaves the switch as "

@@ -34,14 +34,15 @@ from precflow.metrics import LIMITED
 
 SHIPPED = contract.SHIPPED.rstrip(".")
 TARGET = "_target_"
+SCRIPT = ("workload", "script")
 
 _LIMITS = f"{' '.join(LIMITED)} metrics.*"
-_SIDE = "device dtype variables.* ranks"
+_SIDE = "device dtype variables.* ranks arguments.* migration"
 RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything below a key. A recipe may set no other key
     "about": "title owner needs",
     "environment": "same",
     "environment.require": "free_disk torch python",
-    "workload": "model.* inputs.* loss.* optimizer.* learning_rate mode",
+    "workload": "model.* inputs.* loss.* optimizer.* learning_rate mode arguments.* compile evaluation stop_early files",
     "reference": _SIDE,
     "target": _SIDE,
     "determinism": "seed algorithms random_numbers dropout repeat",
@@ -65,6 +66,7 @@ _OPEN = frozenset(path[:-1] for path in _LISTED if path[-1] == "*")
 _ABOVE = frozenset(path[:length] for path in _LISTED for length in range(len(path)))
 
 _DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")  # [^\W\d] is a letter of any script, or _
+_SITE_PATH = re.compile(r"\$\{site\.paths\.[\w-]+\}/[^$]+")
 _DEFAULT_GROUPS = re.compile(r"override +/?(capture|emulate)")
 
 
@@ -98,7 +100,7 @@ def find_forbidden_values(
         )
         if not theirs or not key_tree.is_known(path):
             continue
-        refusal = explain_refusal(path, value)
+        refusal = explain_refusal(path, value) if path != SCRIPT or not _lies_in_site(value, data) else ""
         # What a recipe may not set it may not read either, except paths of the site.
         not_theirs = next(
             (place for place in sorted(places - {path}) if place[:2] != ("site", "paths") and explain_refusal(place, "")), None
@@ -167,7 +169,8 @@ def find_forbidden_text(document: Document) -> Iterator[Problem]:
         message = _explain_more_than_text(path, value)
         if not message and document.group not in MACHINE_GROUPS and key_tree.is_known(full):
             path = _shortest_refused(full)[len(package) :]  # noqa: PLW2901  the key that the message is about
-            message = explain_refusal(full, "" if "${" in str(value) else value)
+            if full != SCRIPT or not _SITE_PATH.fullmatch(str(value)) or ".." in str(value).split("/"):
+                message = explain_refusal(full, "" if "${" in str(value) else value)
         if message and (path, message) not in reported:
             reported.add((path, message))
             yield Problem(_find_place(document, path), dotted((*package, *path)), message)
@@ -205,6 +208,8 @@ def make_defaults_absolute(defaults: Iterable[Any]) -> list[Any]:
 
 def explain_refusal(path: DottedPath, value: Any) -> str:
     """Return why a recipe may not give a key this value, ``""`` if it may. References are replaced already."""
+    if path == SCRIPT:
+        return f"names code that runs here: in a recipe it starts with ${{site.paths.NAME}}/. Else {ELSEWHERE}"
     if not may_set(path):
         return f"belongs to a machine, not to a recipe: {ELSEWHERE}"
     parts = tuple(part for part in path if not part.isdigit())
@@ -216,6 +221,12 @@ def explain_refusal(path: DottedPath, value: Any) -> str:
             expected = "a recipe gives a switch a number or plain words, at most 100 characters"
             return f"is {_shorten(value)}: {expected}. Else {ELSEWHERE}"
     return ""
+
+
+def _lies_in_site(value: Any, data: Mapping[str, Any]) -> bool:
+    """Tell whether a path lies in a folder that the site names."""
+    folders = data.get("site", {}).get("paths", {}).values()
+    return ".." not in str(value).split("/") and any(str(value).startswith(f"{str(folder).rstrip('/')}/") for folder in folders)
 
 
 def _explain_more_than_text(path: DottedPath, value: Any) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from precflow.config.schema import Bytes, Seconds, Share, Ulp
+from precflow.config.schema import Bytes, Seconds, Seed, Share, Ulp
 
 _BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -29,6 +29,7 @@ _POWER = re.compile(r"(\d+(?:\.\d+)?)\^([+-]?\d{1,6})")
 _WITH_UNIT = re.compile(r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?) *(?P<unit>[A-Za-z%]+)")
 _RANGE = re.compile(r"(?P<first>\d{1,9})(?: *- *(?P<last>\d{1,9}))?")
 MOST_NUMBERS = 100_000  # a range is written out, and 0-9999999999 would fill the memory
+UNSEEDED = "script"  # in place of a seed: the script sets its own
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[dhms]))+")
 
 
@@ -110,11 +111,27 @@ def parse_numbers(value: Any) -> range:
     return range(first, last + 1)
 
 
+def parse_seed(value: object) -> int | str:
+    """Return a seed: a whole number, or ``script`` for none.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if value == UNSEEDED:
+        return UNSEEDED
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"expected a whole number or `{UNSEEDED}`, for a script that sets its own")  # noqa: TRY004  every parser raises it
+    if not 0 <= value < 2**63:
+        raise ValueError("expected a whole number below 2^63")
+    return value
+
+
 PARSERS: Mapping[Any, Callable[[Any], Any]] = {
     Share: parse_share,
     Ulp: parse_ulp,
     Bytes: parse_bytes,
     Seconds: parse_seconds,
+    Seed: parse_seed,
     float: parse_number,
 }
 

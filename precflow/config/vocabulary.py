@@ -35,6 +35,8 @@ _STAGES = (
 
 WORDS = {
     "Workload.mode": ("eval", "train"),
+    "Workload.compile": ("eager", "kept"),
+    "Side.migration": ("", "transfer_to_npu"),
     "Side.device": DEVICE_KINDS,
     "Side.dtype": _DTYPES,
     "Determinism.algorithms": ("strict", "warn", "native"),

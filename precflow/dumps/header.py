@@ -16,6 +16,7 @@ from precflow.dumps.records import Count, Shape
 from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
+_ADDED: Mapping[str, Any] = {"script": {}}  # keys that older agents of this schema do not write, with their empty values
 _SIDES = ("reference", "target", "golden")
 
 
@@ -143,6 +144,7 @@ class Header:
         seconds: Time by part.
         dropped: Steps that were recorded and later deleted (``keep_last``), by rank, such as ``0-3,7``.
         files: Relative path -> seal.
+        script: What is known of the run of a script; empty for other workloads.
         content: Hash that identifies the evidence, without times, paths and facts.
         checksum: Checksum of everything above.
     """
@@ -172,6 +174,7 @@ class Header:
     seconds: Mapping[str, float] = field(default_factory=dict)
     dropped: Mapping[Count, str] = field(default_factory=dict)
     files: Mapping[str, FileSeal] = field(default_factory=dict)
+    script: Mapping[str, Any] = field(default_factory=dict)
     content: str = ""
     checksum: str = ""
 
@@ -265,6 +268,7 @@ def _convert(plain: Mapping[str, Any]) -> Header:
     Raises:
         TypeError, ValueError, OverflowError: A key is missing or unknown, or a value has another type.
     """
+    plain = {**_ADDED, **plain}
     # msgspec would give a missing key its default and ignore an unknown one, so keys are checked first.
     _check_keys(plain, {*EMPTY_HEADER, CHECKSUM})
     for key, kind in (

@@ -16,6 +16,7 @@ _OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last f
 _FIRST_DETAIL, _SECOND_DETAIL = "sketch", "tensors"  # of escalating capture: of everything, then of the suspect region
 _NO_FAULT: Mapping[str, Any] = {"name": "", "rules": []}
 _OF_WORKLOAD = ("model", "inputs", "loss", "optimizer", "mode")
+_OF_SCRIPT = ("script", "arguments", "compile", "evaluation", "stop_early", "files")
 _OF_DETERMINISM = ("seed", "algorithms", "random_numbers", "dropout", "repeat")
 
 
@@ -38,7 +39,7 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
         "dtype": settings.dtype,
         "ranks": settings.ranks,
         "emulate": dict(emulate),
-        "workload": _describe_workload(config),
+        "workload": _describe_workload(config, settings),
         "determinism": {
             **_part(config.determinism, _OF_DETERMINISM),
             **({} if region is None else {"repeat": False}),  # it is compared with the first pass instead
@@ -126,7 +127,11 @@ def _common(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str
     return {**describe_side(config, side), "recipe": config.recipe, "output": str(output.resolve()), "ci": ci, "parent": None}
 
 
-def _describe_workload(config: RunConfig) -> dict[str, Any]:
+def _describe_workload(config: RunConfig, settings: Side) -> dict[str, Any]:
+    """Return the model workload, or the script with the arguments of this side."""
+    if config.workload.script:
+        arguments = {**config.workload.arguments, **settings.arguments}
+        return {**_part(config.workload, _OF_SCRIPT), "arguments": plain(arguments), "migration": settings.migration}
     workload = _part(config.workload, _OF_WORKLOAD)
     rate = config.workload.learning_rate
     return workload if rate is None else {**workload, "learning_rate": rate}  # absent, so that keys of other runs stay

@@ -170,6 +170,8 @@ def rehearse(side: str, job: Job, where: RunFolder, *, make: bool) -> Rehearsal 
         where: Its store.
         make: Make one if the store has none; otherwise ``None`` is returned then.
     """
+    if job.config.workload.script:
+        return Rehearsal((), "", "a script is never run without values") if make else None
     if not make and not where.store.list_sealed(REHEARSAL):
         return None
     try:

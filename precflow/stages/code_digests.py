@@ -38,6 +38,13 @@ def digest_packages(packages: Iterable[str], folders: Sequence[str], origins: di
     return dict(sorted(digests.items()))
 
 
+def digest_script(script: Path) -> dict[str, str]:
+    """Return the digest of a script and of every module beside it that it imports, by name; see :func:`digest_packages`."""
+    folder = [str(script.parent)]
+    beside = {name for name in _list_imports(script) if _locate(name, folder)}
+    return {script.name: keys.file_digest(script) if script.is_file() else "", **digest_packages(beside, folder, {})}
+
+
 def _locate(name: str, folders: Sequence[str]) -> list[str]:
     """Return the file of a module, or the folders of a package, with or without an ``__init__.py``."""
     spec = importlib.machinery.PathFinder.find_spec(name, list(folders))  # searches the folders and imports nothing

@@ -106,6 +106,8 @@ def declare(side: str, job: Job) -> Mapping[str, Any]:
 def locate(side: str, job: Job) -> Mapping[str, Any]:
     """Return where a side runs: its interpreter and machine, and the user's own code."""
     workload = job.config.workload
+    if workload.script:
+        return {"code": code_digests.digest_script(Path(workload.script)), "here": take_fingerprint(job.side(side))}
     parts = [part for part in (workload.model, workload.inputs, workload.loss, workload.optimizer) if TARGET in part]
     packages = {str(part[TARGET]).partition(".")[0] for part in parts} - _KNOWN
     # The side's own interpreter is asked, because it may have another version of the package than this one.
@@ -140,6 +142,10 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
     ask_agent(job, side, request, folder)
     header = Dump.open(folder).header
     words = [f"{header.counts['records']} records", f"{header.counts['bytes'] / 1e6:.0f} MB"]
+    if header.script:
+        steps, missing = header.script["steps"], header.script["missing_files"]
+        words.insert(0, f"{steps} step{'s' if steps != 1 else ''} of {header.script['file']}")
+        words += [f"no file for {', '.join(missing)}"] if missing else []
     if header.repeat.checked:
         different = len(header.repeat.different)
         words.append(f"{different} not repeatable" if different else f"repeats {header.repeat.how}")

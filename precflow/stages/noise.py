@@ -38,7 +38,8 @@ FLOORS_FILE = "floors.jsonl"
 def is_planned(config: RunConfig) -> bool:
     """Tell whether a run measures the noise floor: a standard asks for it, and the reference's workload is run, not given."""
     chosen = not config.stages or KIND in config.stages
-    return chosen and not config.reference.dump and standards.are_measured(config.tolerance.standards)
+    given = bool(config.reference.dump or config.workload.script)  # a script is run as it is: nothing in it can be disturbed
+    return chosen and not given and standards.are_measured(config.tolerance.standards)
 
 
 def read_floors(folder: Path) -> Mapping[str, Floor]:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from precflow.config import key_tree, overrides, trust, units
-from precflow.config.schema import SIDES, Bytes, Limits, Numbers, RunConfig, Seconds, Share, Ulp, key_of, plain
+from precflow.config.schema import SIDES, Bytes, Limits, Numbers, RunConfig, Seconds, Seed, Share, Ulp, key_of, plain
 from precflow.config.vocabulary import allowed_words
 from precflow.errors import ConfigError
 from precflow.verbs import format_table, make_parser, print_json, write
@@ -29,6 +29,7 @@ _TYPES: Mapping[Any, str] = {
     Ulp: "units in the last place such as 8ulp",
     Bytes: "size with its unit such as 2GB",
     Seconds: "duration with its unit such as 45m",
+    Seed: "whole number, or `script`",
     Numbers: 'whole numbers and ranges such as 0, [0, 2] or "0-3"',
 }
 _LIMITS = frozenset(key_of(field.name) for field in dataclasses.fields(Limits))

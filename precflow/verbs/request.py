@@ -89,7 +89,11 @@ def build_request(composed: Any, side: str, *, out: str, import_paths: Sequence[
             "capture=escalating looks again into what the first pass found, which one request cannot ask",
             next_step="capture=tensors, or capture=sketch with capture.rules for what is to be looked into",
         )
-    absent = [part for part in ("model", "inputs") if "_target_" not in getattr(config.workload, part)]
+    absent = (
+        []
+        if config.workload.script
+        else [part for part in ("model", "inputs") if "_target_" not in getattr(config.workload, part)]
+    )
     if absent:
         raise ConfigError(f"{side} has nothing to run: workload.{absent[0]}._target_ is missing")
     job = make_job(composed, command="")

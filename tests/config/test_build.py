@@ -88,7 +88,7 @@ def test_all_ranges_together_have_a_bound(tmp_path):
         ("reference: {variables: {A: 0.5}}", "reference.variables.A", "Put it in quotes"),
         ("determinism: {repeat: on}", "determinism.repeat", "write true"),
         ("determinism: {repeat: maybe}", "determinism.repeat", "expected true or false, got `maybe`"),
-        ("determinism: {seed: 1.5}", "determinism.seed", "expected a whole number, got `1.5`"),
+        ("determinism: {seed: 1.5}", "determinism.seed", "expected a whole number or `script`"),
         (
             "capture: {step: [a]}",
             "capture.step[0]",
@@ -122,7 +122,7 @@ def test_what_is_wrong_is_named_with_place_and_key(tmp_path, text, key, said):
 @pytest.mark.parametrize(
     ("key", "typed", "said"),
     [
-        ("determinism.seed", "abc", "expected a whole number, got `abc`"),
+        ("determinism.seed", "abc", "expected a whole number or `script`"),
         ("determinism.algorithms", "off", "`off` is a boolean for YAML, and no word here. Use native"),
         ("determinism.algorithms", "On", "Use warn"),
         ("determinism.dropout", "no", "Use removed"),

@@ -341,14 +341,47 @@ def test_keys_of_a_later_version_are_no_breach_of_trust(team, sites):
     lacking = {problem.key for problem in refused.value.problems if "does not have it yet" in problem.message}
     words = {problem.key for problem in refused.value.problems if "is not one of" in problem.message}
     assert lacking == set(LATER_KEYS)
-    assert {problem.key for problem in refused.value.problems} - lacking == {*words, "determinism.seed"}
+    assert {problem.key for problem in refused.value.problems} - lacking == words
     assert words == {"determinism.algorithms", "tolerance.standards[0]"}
 
 
-LATER_KEYS = (
-    "workload.script workload.arguments reference.layout target.migration target.arguments "
-    "determinism.shuffle determinism.data capture.slowdown curves"
-).split()
+@pytest.mark.parametrize(
+    "text",
+    [
+        "workload: {script: /tmp/evil.py}",
+        "workload: {script: evil.py}",
+        "workload: {script: '${site.paths.code}/../evil.py'}",
+        "workload: {script: '${site.paths.code}'}",
+        "workload: {script: '${workload.arguments.x}', arguments: {x: '${site.paths.code}/../evil.py'}}",
+        "workload: {script: '${workload.arguments.x}', arguments: {x: /c/train.py}}",
+        "workload: {script: '/c/${workload.arguments.x}', arguments: {x: train.py}}",
+        "workload: {script: '${site.paths.code}/${workload.arguments.x}', arguments: {x: ../evil.py}}",
+    ],
+)
+def test_a_recipe_names_no_script_but_below_a_folder_of_the_site(team, sites, text):
+    team("evil", text)
+    sites("mine", "site: {paths: {code: /c}}")
+    with pytest.raises(TrustError, match=r"workload\.script"):
+        composition.compose(["+recipe=evil", "+site=mine"], complete=False)
+
+
+@pytest.mark.parametrize("words", [["+recipe=good", "+site=mine"], ["+recipe=plain", "workload.script=/x/train.py"]])
+def test_a_script_of_the_site_or_the_command_line_is_run(team, sites, words):
+    team("good", "workload: {script: '${site.paths.code}/sub/train.py', arguments: {lr: 1e-4}}")
+    team("plain", "about: {title: x}")
+    sites("mine", "site: {paths: {code: /c}}")
+    config = composition.compose(words, complete=False).config
+    assert config.workload.script in {"/c/sub/train.py", "/x/train.py"}
+
+
+@pytest.mark.parametrize("pattern", ["/etc/passwd", "../x", "~/x", "a/../../x"])
+def test_files_are_kept_from_below_the_folder_of_the_script_only(team, pattern):
+    team("r", f"workload: {{files: ['{pattern}']}}")
+    with pytest.raises(ConfigError, match="leaves the folder"):
+        composition.compose(["+recipe=r", "workload.script=train.py"], complete=False)
+
+
+LATER_KEYS = ("reference.layout determinism.shuffle determinism.data capture.slowdown curves").split()
 TEAM = """
 defaults: [base, override /capture: escalating, _self_]
 about: {title: 7B pre-training, owner: llm}

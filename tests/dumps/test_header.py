@@ -78,7 +78,14 @@ def test_a_header_has_a_key_for_each_attribute(plain):
     assert set(plain) == {*EMPTY_HEADER, "checksum"} == {one.name for one in dataclasses.fields(header.Header)}
 
 
-@pytest.mark.parametrize("key", [*EMPTY_HEADER, "device.emulated", "repeat.different", "weights.entries", "counts.records"])
+def test_keys_that_were_added_may_be_missing(write, plain):
+    del plain["script"]
+    assert header.read(write(plain)).script == {}
+
+
+@pytest.mark.parametrize(
+    "key", [*(EMPTY_HEADER.keys() - {"script"}), "device.emulated", "repeat.different", "weights.entries", "counts.records"]
+)
 def test_every_key_is_required_and_named(write, plain, key):
     *places, last = key.split(".")
     holder = plain[places[0]] if places else plain

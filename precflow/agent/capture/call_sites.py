@@ -10,7 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 DEPTH = 6  # frames of one call site
 
 # Workloads are part of the agent, but stand in for a user's script: their lines are shown.
-_SKIPPED_PACKAGES = ("torch", "torch_npu")
+_SKIPPED_PACKAGES = ("torch", "torch_npu", "runpy")
 _CAPTURE = "precflow.agent.capture"
 _AGENT = "precflow.agent"
 _WORKLOADS = "precflow.agent.workloads"

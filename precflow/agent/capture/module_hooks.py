@@ -19,7 +19,7 @@ from precflow.agent.capture.call_sites import ModuleCaller
 from precflow.agent.capture.lineage import has_own_memory, storages_of, version_of
 from precflow.agent.capture.nesting import TensorWithPath, output_tensors
 from precflow.agent.capture.record_lines import Heading
-from precflow.agent.contract import OUTSIDE
+from precflow.agent.contract import OUTSIDE, join_names
 
 if TYPE_CHECKING:
     from precflow.agent.capture.call_sites import CallSites
@@ -45,7 +45,15 @@ class WatchedModule(NamedTuple):
     compiled: bool
 
 
-class _Hook(_Partial):
+class RunningCall(NamedTuple):
+    """A call of a module that runs now, with its arguments."""
+
+    module: torch.nn.Module
+    positional: Sequence[Any]
+    keywords: Dict[str, Any]
+
+
+class Hook(_Partial):
     """A hook that only works on the module it was made for.
 
     Hooks are copied and pickled with their module (``copy.deepcopy(model)``, ``torch.save(model)``). The copy must not record,
@@ -91,21 +99,35 @@ class ModuleRecorder:
         self._signatures = Signatures()
         self._modes: Sequence[Mode] = ()
 
-    def attach(self, model: torch.nn.Module, modes: Sequence[Mode]) -> List[Undo]:
+    def attach(
+        self,
+        model: torch.nn.Module,
+        modes: Sequence[Mode],
+        prefix: str = "",
+        running: Optional[RunningCall] = None,
+        *,
+        compiles: bool = True,
+    ) -> List[Undo]:
         """Watch every module of the model, down to compiled ones; return functions that take everything off again.
 
         Args:
             model: The model.
             modes: Modes that step aside while compiled code runs, the last one entered first.
+            prefix: Name of the model among several.
+            running: The call that runs now, if it was not watched from its beginning: torch does not call a hook that is set
+                during a call for that call.
+            compiles: Compiled modules run compiled code; ``False`` if compilation is switched off.
         """
         self._modes = modes
         undo: List[Undo] = []
-        for watched in find_watched_modules(model):
+        for watched in find_watched_modules(model, prefix, compiles=compiles):
             module = watched.module
-            if _bypasses_hooks(module):
+            if watched.compiled and _bypasses_hooks(module):
                 undo.append(self._wrap(watched))
                 continue
-            before, after = _Hook(self._before_forward, watched), _Hook(self._after_forward, watched)
+            if running is not None and module is running.module:
+                self._before_forward(watched, module, running.positional, running.keywords)
+            before, after = Hook(self._before_forward, watched), Hook(self._after_forward, watched)
             undo.append(module.register_forward_pre_hook(before, with_kwargs=True).remove)
             # always_call: a module that an exception ends must leave the stack as well
             undo.append(module.register_forward_hook(after, with_kwargs=True, always_call=True).remove)
@@ -137,8 +159,14 @@ class ModuleRecorder:
         return restore
 
     def _before_forward(
-        self, watched: WatchedModule, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
+        self,
+        watched: WatchedModule,
+        module: torch.nn.Module,
+        positional: Sequence[Any],
+        keywords: Optional[Dict[str, Any]] = None,
     ) -> None:
+        # torch runs a hook once more if it was taken off during the call, and then without the keywords.
+        keywords = keywords or {}
         if not self._is_listening():
             if self._graph is not None and autograd.is_recomputing() and not self._lines.failed:
                 with self._guard:
@@ -177,10 +205,10 @@ class ModuleRecorder:
         watched: WatchedModule,
         module: torch.nn.Module,
         positional: Sequence[Any],
-        keywords: Dict[str, Any],
-        result: Any,
+        *keywords_and_result: Any,
     ) -> None:
-        del module, positional, keywords
+        del module, positional
+        result = keywords_and_result[-1]  # torch leaves the keywords out for a hook that was taken off during the call
         if not self._is_listening():
             if self._graph is not None and autograd.is_recomputing() and not self._lines.failed:
                 with self._guard:
@@ -229,13 +257,20 @@ class ModuleRecorder:
                 self._lines.sources.note_output(tensor, (order, index), wrote=has_own_memory(tensor, views))
 
 
-def find_watched_modules(model: torch.nn.Module) -> Iterator[WatchedModule]:
-    """Yield every module by its first name, without those inside compiled ones."""
+def find_watched_modules(model: torch.nn.Module, prefix: str = "", *, compiles: bool = True) -> Iterator[WatchedModule]:
+    """Yield every module by its first name, without those inside compiled ones.
+
+    Args:
+        model: The model.
+        prefix: Name of the model among several.
+        compiles: ``False`` if compilation is switched off: then wrappers of ``torch.compile`` are left out instead.
+    """
     inside: Set[int] = set()
-    for name, module in model.named_modules():
-        if id(module) in inside:
+    for path, module in model.named_modules():
+        if id(module) in inside or (not compiles and _is_optimized(module)):
             continue
-        compiled = is_compiled(module)
+        name = join_names(prefix, path)
+        compiled = is_compiled(module) and (compiles or isinstance(module, torch.jit.ScriptModule))
         if compiled:  # named_modules yields a module before those inside it, so that these are known when they come
             inside.update(id(each) for each in module.modules())
         yield WatchedModule(name, module, compiled)

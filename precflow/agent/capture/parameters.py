@@ -10,7 +10,7 @@ import torch
 from precflow.agent.capture.arguments import format_argument
 from precflow.agent.capture.call_stack import ModuleCall
 from precflow.agent.capture.record_lines import Heading
-from precflow.agent.contract import BEFORE, NONE, OUTSIDE
+from precflow.agent.contract import BEFORE, NONE, OUTSIDE, join_names
 
 if TYPE_CHECKING:
     from precflow.agent.capture.call_stack import CallStack
@@ -33,13 +33,18 @@ class Owner(NamedTuple):
     name: str
 
 
-def find_owners(model: torch.nn.Module) -> Dict[int, Owner]:
-    """Return ``id(parameter) -> owner`` of every parameter; a shared one belongs to the first module that holds it."""
+def find_owners(model: torch.nn.Module, prefix: str = "") -> Dict[int, Owner]:
+    """Return ``id(parameter) -> owner`` of every parameter; a shared one belongs to the first module that holds it.
+
+    Args:
+        model: The model.
+        prefix: Name of the model among several.
+    """
     owners: Dict[int, Owner] = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             # The first one stays: embed.weight and head.weight may be one tensor, which then goes by the name of embed.
-            owners.setdefault(id(parameter), Owner(path, type(module).__name__, name))
+            owners.setdefault(id(parameter), Owner(join_names(prefix, path), type(module).__name__, name))
     return owners
 
 
@@ -67,9 +72,14 @@ class ParameterRecorder:
         """Begin a step."""
         self._runs.clear()
 
-    def attach(self, model: torch.nn.Module) -> List[Undo]:
+    def forget(self) -> None:
+        """Forget the models of the step before."""
+        self._owners = {}
+
+    def attach(self, model: torch.nn.Module, prefix: str = "") -> List[Undo]:
         """Watch the gradients of a model's parameters; return functions that take the hooks off again."""
-        self._owners = find_owners(model) if "gradient" in self._phases or "optimizer" in self._phases else {}
+        if "gradient" in self._phases or "optimizer" in self._phases:
+            self._owners = {**find_owners(model, prefix), **self._owners}
         self._active_phases = self._phases
         if "gradient" not in self._phases:
             return []
@@ -91,15 +101,13 @@ class ParameterRecorder:
 
         def watched(_: torch.optim.Optimizer, *positional: Any, **keywords: Any) -> Any:
             """Run a step of the optimizer, and record the gradients before and the parameters after it."""
-            with self._guard:
-                self._before_step(optimizer)
+            self.read_gradients(optimizer)
             pause()
             try:
                 result = step(*positional, **keywords)
             finally:
                 resume()
-            with self._guard:
-                self._after_step(optimizer)
+            self.record_step(optimizer)
             return result
 
         replacement = types.MethodType(watched, optimizer)  # learning rate schedulers need a method, not a function
@@ -126,19 +134,20 @@ class ParameterRecorder:
             order = self._lines.emit(self._heading(owner, parameter, "gradient", {}), [], outputs)
             self._lines.sources.note_output(parameter.grad, (order, owner.name), wrote=True)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def read_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Read what the optimizer begins with: gradients and, so that its step can be computed again, weights and state."""
-        self._given = {}
-        if "optimizer" not in self._active_phases or self._lines.failed:
-            return
-        for owner, parameter in self._recorded_parameters(optimizer):
-            if parameter.grad is not None:
-                self._lines.note_write(parameter.grad)  # a gradient scaler writes without raising the version counter
-                choice = self._choose(owner, "optimizer")
-                given = self._lines.describe([(owner.name, parameter.grad)], store=True, choice=choice)
-                if choice.detail == "tensors" and self._lines.keeps_weights:
-                    given += self._describe_before(optimizer, owner, parameter, choice)
-                self._given[id(parameter)] = given
+        with self._guard:
+            self._given = {}
+            if "optimizer" not in self._active_phases or self._lines.failed:
+                return
+            for owner, parameter in self._recorded_parameters(optimizer):
+                if parameter.grad is not None:
+                    self._lines.note_write(parameter.grad)  # a gradient scaler writes without raising the version counter
+                    choice = self._choose(owner, "optimizer")
+                    given = self._lines.describe([(owner.name, parameter.grad)], store=True, choice=choice)
+                    if choice.detail == "tensors" and self._lines.keeps_weights:
+                        given += self._describe_before(optimizer, owner, parameter, choice)
+                    self._given[id(parameter)] = given
 
     def _describe_before(
         self, optimizer: torch.optim.Optimizer, owner: Owner, parameter: torch.Tensor, choice: Choice
@@ -155,10 +164,13 @@ class ParameterRecorder:
             record["source"] = None
         return records
 
-    def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Record the parameters that had a gradient, and the optimizer's state of each."""
-        if "optimizer" not in self._active_phases or self._lines.failed:
-            return
+    def record_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Record the parameters that had a gradient when the step began, and the optimizer's state of each."""
+        with self._guard:
+            if "optimizer" in self._active_phases and not self._lines.failed:
+                self._record_step(optimizer)
+
+    def _record_step(self, optimizer: torch.optim.Optimizer) -> None:
         settings = [_describe_settings(optimizer, group) for group in optimizer.param_groups]
         groups = {id(parameter): number for number, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
         for owner, parameter in self._recorded_parameters(optimizer):

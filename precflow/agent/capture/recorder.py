@@ -24,7 +24,7 @@ from precflow.agent.capture.call_stack import CallStack
 from precflow.agent.capture.collectives import CollectiveRecorder, Report
 from precflow.agent.capture.graph import Graph
 from precflow.agent.capture.guard import Guard
-from precflow.agent.capture.module_hooks import ModuleRecorder
+from precflow.agent.capture.module_hooks import ModuleRecorder, RunningCall
 from precflow.agent.capture.parameters import ParameterRecorder
 from precflow.agent.capture.record_lines import Lines
 from precflow.agent.capture.torch_functions import FunctionMode, FunctionRecorder
@@ -105,6 +105,8 @@ class Recorder:
         self._parameters = ParameterRecorder(self._lines, self._stack, self._guard, phases=tuple(phases))
         self._thread: Optional[int] = None  # the watching thread; None while paused
         self._has_begun = False
+        self._modes: List[Union[FunctionMode, AtenMode]] = []
+        self._undo = ExitStack()
 
     @property
     def records(self) -> int:
@@ -159,8 +161,10 @@ class Recorder:
             WriteError: The dump could not be written, even if the model's code has caught the exception itself.
         """
         try:
-            with ExitStack() as undo:
-                self._attach(model, optimizer, undo)
+            with self.listen():
+                self.add_model(model)
+                if optimizer is not None:
+                    self._undo.callback(self._parameters.watch_optimizer(optimizer, self.pause, self.resume))
                 yield self
         except Exception as error:
             if self._failure is not None and error is not self._failure:  # the model turned our exception into its own
@@ -169,37 +173,72 @@ class Recorder:
         if self._failure is not None:
             raise self._failure
 
-    def _attach(self, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer], undo: ExitStack) -> None:
-        """Set all hooks and modes, each together with what removes it; they are removed in the opposite order."""
+    @contextmanager
+    def listen(self) -> Iterator[None]:
+        """Record what this thread does until the block ends, in the models that :meth:`add_model` adds.
+
+        Raises:
+            WriteError: Lines cannot be written.
+        """
         if not self._has_begun:
             self.begin_step(0)
-        self._weights.learn(model)
-        # Registered first, run last: lines are written after the modes, the hooks and the graph are done.
-        undo.callback(self._flush)
-        undo.callback(self._stack.abandon)
-        undo.callback(self._weights.clear)
-        if self._graph is not None:
-            undo.callback(self._graph.end_step)
-        modes: List[Union[FunctionMode, AtenMode]] = []
-        if self._aten is not None:
-            modes.append(AtenMode(self._aten, self._collectives))
-            # Only the dispatch mode has to step aside: the guard switches torch functions off by other means.
-            self._guard.modes = tuple(modes)
-            undo.callback(setattr, self._guard, "modes", ())
-        if self._functions is not None:
-            modes.append(FunctionMode(self._functions))
-        hooks = [*self._modules.attach(model, modes), *self._parameters.attach(model)]
-        if optimizer is not None:
-            hooks.append(self._parameters.watch_optimizer(optimizer, self._pause, self._resume))
-        for remove in hooks:
-            undo.callback(remove)
-        self._resume()
-        undo.callback(self._pause)
-        for mode in modes:
-            mode.start()
-            undo.callback(mode.stop)
+        with ExitStack() as self._undo:  # each entry is undone at the end, the last one first
+            undo = self._undo
+            self._parameters.forget()
+            # Lines are written after the modes, the hooks and the graph are done.
+            undo.callback(self.flush)
+            undo.callback(self._stack.abandon)
+            undo.callback(self._weights.clear)
+            if self._graph is not None:
+                undo.callback(self._graph.end_step)
+            self._modes = [AtenMode(self._aten, self._collectives)] if self._aten is not None else []
+            if self._aten is not None:
+                # Only the dispatch mode has to step aside: the guard switches torch functions off by other means.
+                self._guard.modes = tuple(self._modes)
+                undo.callback(setattr, self._guard, "modes", ())
+            if self._functions is not None:
+                self._modes.append(FunctionMode(self._functions))
+            self.resume()
+            undo.callback(self.pause)
+            for mode in self._modes:
+                mode.start()
+                undo.callback(mode.stop)
+            yield
 
-    def _flush(self) -> None:
+    def add_model(
+        self, model: torch.nn.Module, name: str = "", running: Optional[RunningCall] = None, *, compiles: bool = True
+    ) -> None:
+        """Watch one more model until :meth:`listen` ends.
+
+        Args:
+            model: The model.
+            name: Its name among several, which stands before the names of its modules.
+            running: A call of one of its modules that has begun already.
+            compiles: ``False`` if compilation is switched off, so that the inside of compiled modules can be seen.
+        """
+        with self._guard:
+            self._weights.learn(model, name)
+        hooks = [
+            *self._modules.attach(model, self._modes, name, running, compiles=compiles),
+            *self._parameters.attach(model, name),
+        ]
+        for remove in hooks:
+            self._undo.callback(remove)
+
+    def read_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Read the gradients that an optimizer begins its step with; :meth:`record_optimizer` is to follow."""
+        self._parameters.read_gradients(optimizer)
+
+    def record_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Record a step of an optimizer that has just ended."""
+        self._parameters.record_step(optimizer)
+
+    def flush(self) -> None:
+        """Measure what waits, and write its lines.
+
+        Raises:
+            WriteError: A line cannot be written.
+        """
         with self._guard:
             if self._collectives is not None:
                 self._collectives.end_step()
@@ -209,10 +248,12 @@ class Recorder:
     def _failure(self) -> Optional[WriteError]:
         return None if self._writer is None else self._writer.failure
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Record nothing until :meth:`resume`."""
         self._thread = None
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Record what this thread does."""
         self._thread = threading.get_ident()
 
     def _is_listening(self) -> bool:

@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
+from torch import overrides
 from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.arguments import Signatures, split_arguments
@@ -117,6 +118,20 @@ def _find_written(tensors: List[TensorWithPath], versions: List[Optional[int]], 
     return written + ([each for each in unversioned if each[0] == "out"] or unversioned[:1])
 
 
+def leave_mode(mode: TorchFunctionMode) -> None:
+    """Take a mode off torch's stack, also if others were entered since: torch itself would remove the topmost one instead.
+
+    A script may enter a mode of its own during a step and leave it after the step has ended.
+    """
+    above: List[Any] = []
+    while _top_mode is not None and _top_mode() not in (mode, None):
+        above.append(overrides._pop_mode())  # noqa: SLF001  only a context manager has a public name
+    if _top_mode is None or _top_mode() is mode:
+        mode.__exit__(None, None, None)
+    for other in reversed(above):
+        overrides._push_mode(other)  # noqa: SLF001  the same
+
+
 class FunctionMode(TorchFunctionMode):
     """Hands the outermost torch functions of this thread to a recorder."""
 
@@ -142,7 +157,7 @@ class FunctionMode(TorchFunctionMode):
         """Stop listening; does nothing while the mode has stepped aside."""
         if self._active:
             self._active = False
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # the same
+            leave_mode(self)
 
     def step_aside(self) -> bool:
         """Leave torch's stack of modes for code that must run unrecorded; return whether it did.

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
 from precflow.agent.capture.lineage import Layout, TensorState, layout_of, read_state, version_of
+from precflow.agent.contract import join_names
 from precflow.agent.measure.content_id import has_plain_bytes
 
 if TYPE_CHECKING:
@@ -30,11 +31,15 @@ class Weights:
         self._objects: Dict[int, _Weight] = {}
         self._memory: Dict[Layout, _Weight] = {}
 
-    def learn(self, model: torch.nn.Module) -> None:
-        """Take the names of a model's parameters and buffers; a tied weight has its first name."""
-        self.clear()
+    def learn(self, model: torch.nn.Module, prefix: str = "") -> None:
+        """Take the names of a model's parameters and buffers; a tied weight has its first name.
+
+        Args:
+            model: The model.
+            prefix: Name of the model among several, which stands before the names inside it.
+        """
         for name, tensor in chain(model.named_parameters(), model.named_buffers()):
-            self._add(_Weight(tensor, name, version_of(tensor)))
+            self._add(_Weight(tensor, join_names(prefix, name), version_of(tensor)))
 
     def renew(self) -> None:
         """Begin a new step: buffers that the last one wrote to are weights again, with their values of now."""

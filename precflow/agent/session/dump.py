@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import torch
 
@@ -21,7 +21,7 @@ from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
 from precflow.agent.selection import check_scope
 from precflow.agent.session import determinism, environment, faults, garbage, rank_group
-from precflow.agent.session.random_numbers import RandomNumbers
+from precflow.agent.session.random_numbers import Draw, RandomNumbers
 from precflow.agent.session.training import Training
 from precflow.agent.session.user_code import describe_error
 from precflow.agent.session.workload_model import RunContext, Workload, element_type, prepare
@@ -116,11 +116,7 @@ def record(
         repeat = _check_repeat(run, workload, contents)
     with run.events.time_part("facts", "reading the environment"):
         sites = list(recorder.sites)
-        draws = []
-        for draw in run.numbers.draws:  # a draw refers to its call site by number, as record lines do
-            if draw.site not in sites:
-                sites.append(draw.site)
-            draws.append({**draw._asdict(), "site": sites.index(draw.site)})
+        draws = describe_draws(run.numbers.draws, sites)
         # In a resumed dump a rule may have matched only in steps that were recorded before, so none is called unmatched.
         unmatched = [] if run.request.resume else selection.unmatched
         header = build_header(
@@ -140,6 +136,21 @@ def record(
             "draws": draws,
             "sites": [redaction.redact_text(site) for site in sites],
         }
+
+
+def describe_draws(draws: Sequence[Draw], sites: List[str]) -> List[Dict[str, Any]]:
+    """Return draws as the header has them: with the number of their call site, as record lines have it.
+
+    Args:
+        draws: The draws.
+        sites: Call sites so far; those of the draws are appended.
+    """
+    described: List[Dict[str, Any]] = []
+    for draw in draws:
+        if draw.site not in sites:
+            sites.append(draw.site)
+        described.append({**draw._asdict(), "site": sites.index(draw.site)})
+    return described
 
 
 def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import torch
 from torch.overrides import TorchFunctionMode
 
+from precflow.agent.capture.torch_functions import leave_mode
 from precflow.agent.session.user_code import find_running_line
 
 DRAWING = frozenset(
@@ -64,9 +65,22 @@ class RandomNumbers(TorchFunctionMode):
         self.removed: List[str] = []
         self._move = move
         self._remove_dropout = remove_dropout
+        self._active = False
         self._draws: Dict[Draw, None] = {}
         # id of a device generator -> itself (held, so that the id stays valid) and its twin on the CPU
         self._twins: Dict[int, Tuple[torch.Generator, torch.Generator]] = {}
+
+    def start(self) -> None:
+        """Begin to listen; does nothing if it listens already."""
+        if not self._active:
+            self._active = True
+            self.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+
+    def stop(self) -> None:
+        """Stop listening, also if other modes were entered since."""
+        if self._active:
+            self._active = False
+            leave_mode(self)
 
     @property
     def draws(self) -> List[Draw]:

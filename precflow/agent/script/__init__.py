@@ -1,0 +1,1 @@
+"""A user's training script as the workload: run unchanged, watched from outside, recorded step by step."""

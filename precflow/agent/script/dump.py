@@ -1,0 +1,260 @@
+"""Action ``dump`` for a script: run it, record the chosen steps, and seal the dump."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
+
+import torch
+
+from precflow.agent import redaction
+from precflow.agent.capture.recorder import Recorder
+from precflow.agent.contract import FILES_FOLDER, FILES_OF_RANK, KEPT, OUTPUT_FILE, OUTPUT_OF_RANK
+from precflow.agent.failures import AgentError
+from precflow.agent.measure import value_classes
+from precflow.agent.ranks import rank_of
+from precflow.agent.script import migration
+from precflow.agent.script.compiling import compile_nothing
+from precflow.agent.script.files import FileKeeper
+from precflow.agent.script.launch import command_words, describe_modules, redirected_output, run_script
+from precflow.agent.script.outcome import check_outcome
+from precflow.agent.script.seeds import find_seeds
+from precflow.agent.script.watcher import Settings, Stopped, Watcher
+from precflow.agent.selection import check_scope_of
+from precflow.agent.session import determinism, garbage, rank_group, workload_model
+from precflow.agent.session.dump import build_header, check_capture, describe_draws, make_random_numbers, open_writer
+from precflow.agent.session.user_code import describe_error
+
+if TYPE_CHECKING:
+    from precflow.agent.devices.protocol import Device
+    from precflow.agent.dump.writer import Writer
+    from precflow.agent.events import Events
+    from precflow.agent.request import Request
+
+
+def dump_script(request: Request, device: Device, where: torch.device, events: Events) -> None:
+    """Run the script of a request on a started device and write its dump into ``request.output``.
+
+    Besides the dump there are ``output.log``, what the script printed, and the folder ``files``, files that it wrote.
+
+    Raises:
+        AgentError: Of every kind. If the script raised an exception, that is its cause, and the records made until then stay
+            readable, without a seal.
+    """
+    value_classes.add_constants(request.capture.fills)
+    with open_writer(request, where, request.output) as writer:
+        check_capture(request)
+        ScriptDump(request, device, writer, events).run()
+
+
+class ScriptDump:
+    """One recorded run of a script; it listens to its own watcher.
+
+    Args:
+        request: Names the script and what is recorded of it.
+        device: The started device. The script chooses its own; this one is seeded, and describes the side.
+        writer: Where records and tensors go.
+        events: Progress.
+    """
+
+    def __init__(self, request: Request, device: Device, writer: Writer, events: Events) -> None:
+        capture, workload = request.capture, request.workload
+        self._request, self._device, self._writer, self._events = request, device, writer, events
+        self._path = str(workload["script"])
+        self._words = command_words(workload.get("arguments", {}))
+        self._compiles = workload.get("compile", "eager") == "kept"
+        self._selection = capture.selection()
+        self._recorder = Recorder(
+            writer,
+            levels=capture.level,
+            phases=capture.phase,
+            selection=self._selection,
+            rank=rank_of(request),
+            fine=capture.fine,
+            keep_weights=capture.weights == KEPT,
+            report=events.report_collective if request.ranks > 1 else None,
+        )
+        self._numbers = make_random_numbers(request)
+        settings = Settings(
+            steps=frozenset(capture.step),
+            stop=bool(workload.get("stop_early", False)),
+            evaluation=bool(workload.get("evaluation", False)),
+            compiles=self._compiles,
+            dropout=request.determinism.dropout == "kept",
+            rank=rank_of(request),
+        )
+        # Draws are moved wherever they happen, so the mode is on for the whole run. Where it only lists them, the start of the
+        # script and the recorded steps are enough: it costs every torch function some time.
+        moves = request.determinism.random_numbers == "cpu" and device.name != "cpu"
+        self._always_numbers = moves or not settings.dropout
+        self._watcher = Watcher(settings, self._recorder, writer, self)
+        self._files = FileKeeper([str(each) for each in workload.get("files", ())])
+        self._seeds: Dict[str, Any] = {"torch": None, "sites": []}
+        self._is_sealed = False
+        self._problem: Optional[AgentError] = None  # why it could not be sealed when the script was to be stopped
+
+    def run(self) -> None:
+        """Run the script, and seal the dump unless that was done when it was stopped."""
+        request, rank = self._request, rank_of(self._request)
+        output = os.path.join(request.output, OUTPUT_FILE if not rank else OUTPUT_OF_RANK % rank)
+        with self._events.time_part("script", "running %s" % os.path.basename(self._path)):
+            determinism.reseed(request.determinism, self._device)
+            with garbage.collect_rarely(), redirected_output(output), compile_nothing(unless=self._compiles):
+                migration.migrate(str(request.workload.get("migration", "")), self._device)
+                if self._always_numbers or self._device.name != "cpu":
+                    self._numbers.start()
+                try:
+                    with self._watcher:
+                        self._run_script()
+                finally:
+                    self._numbers.stop()
+        if self._writer.failure is not None:  # the script has caught the exception itself
+            raise self._writer.failure
+        if self._problem is not None:
+            raise self._problem
+        if not self._is_sealed:
+            self._seal()
+
+    def _run_script(self) -> None:
+        """Run the script to its end.
+
+        Raises:
+            AgentError: It raised an exception, or ended with an exit code that is not 0.
+        """
+        name = os.path.basename(self._path)
+        try:
+            run_script(self._path, self._words)
+        except Stopped:
+            return
+        except AgentError:
+            raise
+        except SystemExit as left:
+            if left.code not in (None, 0):
+                code = left.code if isinstance(left.code, int) else "1 (%s)" % left.code
+                message = "%s ended itself with exit code %s%s" % (name, code, self._progress())
+                raise AgentError(
+                    "workload", message, "what it printed is in %s" % OUTPUT_FILE, traceback.format_exc()
+                ) from left
+        except (Exception, KeyboardInterrupt) as error:
+            text = "%s raised %s%s" % (name, describe_error(error), self._progress())
+            traceback.print_exc()  # where the script's own output is, as Python would have printed it
+            raise AgentError("workload", text, "what it printed is in %s" % OUTPUT_FILE, traceback.format_exc()) from error
+
+    def _progress(self) -> str:
+        finished = self._watcher.steps.finished
+        return " after %d steps" % finished if finished != 1 else " after 1 step"
+
+    # What the watcher reports
+
+    def begin_step(self, number: int) -> None:
+        """Note the seed of the script, and say which step is recorded."""
+        if number == 0:
+            self._seeds["torch"] = torch.initial_seed()
+        if number in self._request.capture.step:
+            self._events.report_progress("script", "recording step %d" % number)
+        elif number and not self._always_numbers:
+            self._numbers.stop()
+
+    @contextmanager
+    def around_recording(self) -> Iterator[None]:
+        """List the draws of a recorded step."""
+        if self._device.name != "cpu":
+            self._numbers.start()
+        try:
+            yield
+        finally:
+            if not self._always_numbers:
+                self._numbers.stop()
+
+    # The header
+
+    def seal(self) -> None:
+        """Seal before the script is stopped: what it does when it is stopped cannot be known."""
+        try:
+            self._seal("stopped after its last recorded step")
+        except AgentError as problem:
+            self._problem = problem
+
+    def _seal(self, end: str = "ran to its end") -> None:
+        """Check that everything was recorded, keep the script's files, and seal the dump.
+
+        Raises:
+            AgentError: A step is missing, or nothing was recorded.
+        """
+        watcher, request = self._watcher, self._request
+        check_outcome(watcher, request, os.path.basename(self._path), self._recorder.records)
+        check_scope_of([(model.name, model.top) for model in watcher.models], request.capture.scope, request.capture.rules)
+        self._events.report_progress("seal", "writing the header")
+        sites = list(self._recorder.sites)
+        draws = describe_draws(self._numbers.draws, sites)
+        header = build_header(
+            request._replace(dtype=self._dtype()),
+            self._device,
+            weights=workload_model.add_digest(watcher.weights),
+            inputs=workload_model.add_digest(watcher.inputs),
+            dropouts=watcher.dropouts,
+            functional_dropouts=self._numbers.removed,
+        )
+        rank_group.seal(
+            request,
+            self._writer,
+            {
+                **header,
+                "capture": {**request.capture.to_plain(), "unmatched": self._selection.unmatched},
+                "losses": [watcher.losses[step] for step in sorted(watcher.losses)],
+                "draws": draws,
+                "sites": [redaction.redact_text(site) for site in sites],
+                "seconds": dict(self._events.seconds),
+                "script": self._describe_run(end),
+            },
+        )
+        self._is_sealed = True
+
+    def _dtype(self) -> str:
+        """Return the floating point type of most weights of the first model that is trained, or of the first one."""
+        counts: Dict[str, int] = {}
+        for model in self._watcher.models:
+            for weight in model.top.parameters():
+                if weight.is_floating_point():
+                    dtype = str(weight.dtype).rpartition(".")[2]
+                    counts[dtype] = counts.get(dtype, 0) + weight.numel()
+        return max(counts, key=lambda dtype: counts[dtype]) if counts else "float32"
+
+    def _describe_run(self, end: str) -> Dict[str, Any]:
+        """Return what the header says about the script and its run."""
+        watcher, folder = self._watcher, os.path.dirname(os.path.abspath(self._path))
+        to = FILES_FOLDER if not watcher.settings.rank else FILES_OF_RANK % watcher.settings.rank
+        files = self._files.keep(os.path.join(self._request.output, to))
+        modules = {os.path.basename(self._path): os.path.abspath(self._path), **describe_modules(folder)}
+        return {
+            "file": os.path.basename(self._path),
+            "arguments": redaction.redact([str(word) for word in self._words]),
+            "end": end,
+            "steps": watcher.steps.finished,
+            "micro_batches": list_runs(watcher.steps.micro_batches),
+            "skipped": watcher.steps.skipped,
+            "evaluations": watcher.evaluations,
+            "models": [model.title for model in watcher.models],
+            "compile": "kept" if self._compiles else "eager",
+            "migration": str(self._request.workload.get("migration", "")),
+            "seeds": {**self._seeds, "sites": find_seeds(modules.items())},
+            "files": files.kept,
+            "missing_files": files.missing,
+        }
+
+
+def list_runs(counts: Dict[int, int]) -> List[List[int]]:
+    """Return the counts of steps as ``[first step, count]`` for each run of steps that have the same.
+
+    >>> list_runs({0: 4, 1: 4, 2: 3})
+    [[0, 4], [2, 3]]
+    """
+    runs: List[List[int]] = []
+    last: Optional[int] = None
+    for step, count in sorted(counts.items()):
+        if count != last:
+            runs.append([step, count])
+        last = count
+    return runs

@@ -1,0 +1,109 @@
+"""Runs a script as ``python script.py`` would, with its output in a file of its own."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import runpy
+import signal
+import sys
+from contextlib import contextmanager, suppress
+from typing import Any, Dict, Iterator, List, Mapping
+
+from precflow.agent.failures import AgentError
+
+_UNNAMED = "_"  # the key of words that stand without a name
+
+
+def command_words(arguments: Mapping[str, Any]) -> List[str]:
+    """Return the arguments of a recipe as words of a command line.
+
+    ``true`` is a bare flag; ``false`` and ``null`` take an inherited one away. Words without a name are listed under ``_``.
+
+    >>> command_words({"lr": "1e-4", "bf16": True, "debug": False, "layers": [1, 2], "v": 3, "_": ["train"]})
+    ['train', '--lr', '1e-4', '--bf16', '--layers', '1', '2', '-v', '3']
+    """
+    unnamed = arguments.get(_UNNAMED, [])
+    words = [str(each) for each in (unnamed if isinstance(unnamed, (list, tuple)) else [unnamed])]
+    for name, value in arguments.items():
+        if value is None or value is False or name == _UNNAMED:
+            continue
+        words.append(("--" if len(name) > 1 else "-") + name)
+        if value is not True:
+            words += [str(each) for each in (value if isinstance(value, (list, tuple)) else [value])]
+    return words
+
+
+def run_script(path: str, words: List[str]) -> None:
+    """Run a script in this process until it ends; its exceptions pass through.
+
+    Args:
+        path: The script.
+        words: Its command line.
+
+    Raises:
+        AgentError: ``workload``: there is no such file.
+    """
+    if not os.path.isfile(path):
+        message = "workload.script=%s: there is no such file in %s" % (path, os.getcwd())
+        raise AgentError("workload", message, "give its path from the folder that precflow runs in, or an absolute one")
+    full = os.path.abspath(path)
+    sys.argv[:] = [path, *words]
+    # In front: as `python script.py` has it. The agent's own place stays, since parts of it are imported later.
+    sys.path.insert(0, os.path.dirname(full))
+    runpy.run_path(full, run_name="__main__")
+
+
+@contextmanager
+def redirected_output(path: str) -> Iterator[None]:
+    """Write what this process and its children print into a file until the block ends.
+
+    The file descriptors are redirected, because libraries and child processes print too. The stack that Python prints when it
+    crashes or is stopped still goes to the agent's own log.
+    """
+    _flush()
+    saved = [os.dup(number) for number in (1, 2)]
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+    log = os.fdopen(os.dup(2), "w")
+    try:
+        with _stacks_to(log):
+            for number in (1, 2):
+                os.dup2(file, number)
+            try:
+                yield
+            finally:
+                _flush()
+                for number, before in zip((1, 2), saved):
+                    os.dup2(before, number)
+    finally:
+        for descriptor in (*saved, file):
+            os.close(descriptor)
+        log.close()
+
+
+@contextmanager
+def _stacks_to(log: Any) -> Iterator[None]:
+    was_enabled = faulthandler.is_enabled()
+    if was_enabled:
+        faulthandler.enable(log)
+        faulthandler.register(signal.SIGTERM, file=log, all_threads=False, chain=True)
+    try:
+        yield
+    finally:
+        if was_enabled:
+            faulthandler.enable()
+            faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # a script may have closed or replaced it
+            stream.flush()
+
+
+def describe_modules(folder: str) -> Dict[str, str]:
+    """Return ``file name -> path`` of every module of the user that has been imported from below a folder."""
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    root = os.path.abspath(folder) + os.sep
+    inside = sorted({os.path.abspath(file) for file in files if isinstance(file, str) and file.endswith(".py")})
+    return {file[len(root) :]: file for file in inside if file.startswith(root)}

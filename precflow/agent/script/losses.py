@@ -1,0 +1,51 @@
+"""The losses of a script: the values that ``backward`` is called on in a recorded step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Sequence
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from precflow.agent.capture.torch_functions import leave_mode
+
+
+class Losses(TorchFunctionMode):
+    """A function mode that reads each tensor that ``backward`` is called on.
+
+    A loss that a gradient scaler has multiplied is read as it is then.
+
+    Args:
+        quiet: Held while a value is read, so that this is not recorded.
+
+    Attributes:
+        values: One number for each call.
+    """
+
+    def __init__(self, quiet: ContextManager[Any]) -> None:
+        super().__init__()
+        self.values: List[float] = []
+        self._quiet = quiet
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None
+    ) -> Any:
+        """Run one torch function, and read the loss before a backward."""
+        if getattr(func, "__name__", "") == "backward" and args and isinstance(args[0], torch.Tensor) and args[0].numel() == 1:
+            with self._quiet:
+                number = args[0].detach()
+                self.values.append(math.nan if number.is_meta else float(number))
+        return func(*args, **_as_dict(kwargs))
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+
+    def stop(self) -> None:
+        """Stop listening."""
+        leave_mode(self)
+
+
+def _as_dict(keywords: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    return dict(keywords or {})

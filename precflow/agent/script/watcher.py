@@ -1,0 +1,422 @@
+"""Watches a script from outside: global hooks of torch tell when models run and optimizers step, and recording follows them.
+
+Between steps that are recorded, two global hooks are all there is. In a recorded step every module of the models that run has
+hooks of its own, as in any other dump, from the first call of the step until its optimizer steps.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+from contextlib import ExitStack
+from types import FrameType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    FrozenSet,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Set,
+    Tuple,
+)
+
+import torch
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+
+from precflow.agent.capture import autograd
+from precflow.agent.capture.module_hooks import Hook, RunningCall, is_compiled
+from precflow.agent.contract import join_names
+from precflow.agent.script.losses import Losses
+from precflow.agent.script.models import Model, Models, describe_parameter, is_trained
+from precflow.agent.script.steps import Steps
+from precflow.agent.session import determinism, workload_model
+
+if TYPE_CHECKING:
+    from precflow.agent.capture.recorder import Recorder
+    from precflow.agent.dump.writer import Writer
+
+_TORCH_MODULES = modules.__file__
+_MOST_UNSEEN = 8  # parameters that are named; finding each name takes a tenth of a second
+
+
+class Stopped(SystemExit):
+    """Ends the script after its last recorded step.
+
+    No ``except Exception`` catches it, ``finally`` blocks run, and a process that it ends has the exit code 0.
+    """
+
+
+class Settings(NamedTuple):
+    """How a script is watched.
+
+    Attributes:
+        steps: Steps that are recorded.
+        stop: End the script after the last of them.
+        evaluation: Calls without gradients in evaluation mode are recorded, each as a step of its own.
+        compiles: ``torch.compile`` compiles; if not, the inside of compiled modules is seen.
+        dropout: Modules of the script keep their dropout.
+        rank: Rank of this process.
+    """
+
+    steps: FrozenSet[int]
+    stop: bool
+    evaluation: bool
+    compiles: bool
+    dropout: bool
+    rank: int = 0
+
+
+class Listener(Protocol):
+    """What is told about a run of a script while it is watched."""
+
+    def begin_step(self, number: int) -> None:
+        """A step begins, recorded or not."""
+
+    def around_recording(self) -> ContextManager[Any]:
+        """Return what is entered for the time of a recorded step, below capture."""
+
+    def seal(self) -> None:
+        """Seal what was recorded: the script is about to be ended."""
+
+
+class Watcher:
+    """Watches one run of a script.
+
+    Args:
+        settings: How.
+        recorder: Records the chosen steps; ``None`` if the script is only followed.
+        writer: Closes each step when it has ended.
+        listener: Told what happens; ``None`` for nobody.
+
+    Attributes:
+        settings: The settings.
+        steps: The steps so far.
+        models: The models so far.
+        evaluations: Number of calls that were taken for evaluation and not recorded.
+        elsewhere: Number of calls of models in other threads, which are not recorded.
+        unseen: Names of parameters that got a gradient though no module that holds them was seen to run.
+        weights: Entries of the weights before the first step, by name.
+        inputs: Entries of the inputs of each recorded call of a model, by name.
+        losses: Losses of the recorded steps: step -> what ``backward`` was called on, summed over micro batches.
+        dropouts: Names of the modules whose dropout was removed.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        recorder: Optional[Recorder] = None,
+        writer: Optional[Writer] = None,
+        listener: Optional[Listener] = None,
+    ) -> None:
+        self.steps = Steps()
+        self.models = Models()
+        self.evaluations = self.elsewhere = 0
+        self.unseen: List[str] = []
+        self.weights: Dict[str, Any] = {}
+        self.inputs: Dict[str, Any] = {}
+        self.losses: Dict[int, float] = {}
+        self.dropouts: List[str] = []
+        self.settings, self._recorder, self._writer, self._listener = settings, recorder, writer, listener
+        self._process, self._thread = os.getpid(), threading.get_ident()
+        self._global = ExitStack()  # hooks of the whole run
+        self._step = ExitStack()  # what a recorded step has set up
+        self._recording: Optional[int] = None  # the step whose records are open
+        self._attached: Dict[int, Model] = {}  # id of the top -> model with hooks in this step
+        self._seen: Set[str] = set()  # names of modules that ran in a recorded step, and of models that ran at all
+        self._outermost: Optional[torch.nn.Module] = None  # the module whose call is outermost now
+        self._is_ignored = False  # the outermost call is an evaluation
+        self._calls = 0  # of models in this step
+        self._depth = 0  # optimizers that call other optimizers
+        self._in_closure = False
+        self._stops = 0  # how often the script was asked to end
+
+    # On and off
+
+    def __enter__(self) -> Watcher:  # noqa: PYI034  Self came with Python 3.11
+        """Set the global hooks."""
+        for remove in (
+            optimizers.register_optimizer_step_pre_hook(self._before_step).remove,
+            optimizers.register_optimizer_step_post_hook(self._after_step).remove,
+        ):
+            self._global.callback(remove)
+        self._listen()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Take every hook off; the step that is open ends."""
+        self._global.close()
+        self._end_step()
+
+    def _listen(self) -> None:
+        for remove in (
+            modules.register_module_forward_pre_hook(self._before_forward).remove,
+            modules.register_module_forward_hook(self._after_forward, always_call=True).remove,
+        ):
+            self._global.callback(remove)
+
+    # Modules
+
+    def _before_forward(self, module: torch.nn.Module, positional: Tuple[Any, ...]) -> None:
+        # First of all lines: what is traced by a compiler folds this away, and neither breaks nor compiles again.
+        if _is_compiling() or self._outermost is not None or not self._is_mine():
+            return
+        if type(module).__name__ == "GraphModule" and not any(True for _ in module.parameters()):
+            self._outermost, self._is_ignored = module, True  # the code that a compiler has made, not a module of the script
+            return
+        frame = sys._getframe(1)  # noqa: SLF001  the frame of torch that runs this hook: a global hook is given no keywords
+        if not self._in_closure:
+            self._depth = 0  # an optimizer that raised was never seen to end
+        model = self._find_model(module, frame)
+        self._stop_if_done()
+        is_evaluation = self._is_evaluation(module, model)
+        self._outermost, self._is_ignored = module, is_evaluation and not self.settings.evaluation
+        if self._is_ignored:
+            self.evaluations += 1
+            if self._recording is not None and self._recorder is not None:
+                self._recorder.pause()
+            return
+        if is_evaluation:  # recorded, each call of a model as a step of its own; a loss module belongs to the call before it
+            if any(True for _ in model.top.parameters()):
+                self.steps.begin()
+                self._begin_step()
+        elif self.steps.begin_forward():
+            self._begin_step()
+        self._seen.add(model.name)
+        if self._recording is not None:
+            self._record_call(model, RunningCall(module, positional, _find_keywords(frame)))
+
+    def _after_forward(self, module: torch.nn.Module, positional: Any, result: Any) -> None:
+        del positional, result
+        if _is_compiling() or module is not self._outermost or not self._is_mine():
+            return
+        self._outermost = None
+        if self._is_ignored and self._recording is not None and self._recorder is not None and not self.steps.has_stepped:
+            self._recorder.resume()
+        if self.settings.evaluation and not self._is_ignored and not torch.is_grad_enabled():
+            self.steps.end_optimizer()  # the step of an evaluation ends with its call
+
+    def _find_model(self, module: torch.nn.Module, frame: FrameType) -> Model:
+        known = len(self.models.known)
+        model = self.models.find(module, frame)
+        if len(self.models.known) > known:
+            self._meet(model)
+        return model
+
+    def _meet(self, model: Model) -> None:
+        """Get to know a model before its first forward."""
+        if not self.settings.dropout:
+            self.dropouts += [join_names(model.name, name) for name in determinism.remove_dropout(model.top)]
+        entries = workload_model.hash_weights(model.top)["entries"]
+        self.weights.update({join_names(model.name, name): entry for name, entry in entries.items()})
+        trained = [weight for weight in model.top.parameters() if weight.requires_grad and weight.is_leaf]
+        for weight in {id(each): each for each in (*trained[:1], *trained[-1:])}.values():
+            self._global.callback(weight.register_hook(Hook(self._on_gradient, weight)).remove)
+
+    @staticmethod
+    def _is_evaluation(module: torch.nn.Module, model: Model) -> bool:
+        """Tell whether a call is evaluation: no gradients, and a model that is trained but not now, or a loss beside one.
+
+        A frozen teacher is part of the training step.
+        """
+        if torch.is_grad_enabled():
+            return False
+        return (is_trained(model.top) and not module.training) or not any(True for _ in model.top.parameters())
+
+    def _record_call(self, model: Model, call: RunningCall) -> None:
+        recorder = self._recorder
+        assert recorder is not None
+        with recorder.without_recording():
+            self._hash_inputs(model, call)
+        if id(model.top) not in self._attached:
+            self._attached[id(model.top)] = model
+            top = model.top
+            if self.settings.compiles and is_compiled(call.module):
+                top = call.module  # the wrapper stands for the model: what is inside it cannot be seen
+            recorder.add_model(top, model.name, call, compiles=self.settings.compiles)
+
+    def _hash_inputs(self, model: Model, call: RunningCall) -> None:
+        """Hash what a model is given: sides that were fed different batches cannot be compared."""
+        if not any(True for _ in model.top.parameters()):
+            return  # a loss is given what a model has computed
+        try:
+            given = dict(inspect.signature(call.module.forward).bind(*call.positional, **call.keywords).arguments)
+        except (TypeError, ValueError):  # the arguments do not fit; the call itself will raise the error
+            given = {**{str(place): value for place, value in enumerate(call.positional)}, **call.keywords}
+        name = ("rank%d." % self.settings.rank if self.settings.rank else "") + "step%d" % self.steps.number
+        name += ".call%d" % self._calls if self._calls else ""
+        self._calls += 1
+        self.inputs.update(workload_model.hash_inputs({join_names(name, model.name): given})["entries"])
+
+    # Steps
+
+    def _begin_step(self) -> None:
+        """Begin the step that ``steps`` has just counted."""
+        self._end_step()
+        number, self._calls = self.steps.number, 0
+        if self._listener is not None:
+            self._listener.begin_step(number)
+        if self._recorder is None or number not in self.settings.steps:
+            return
+        self._recording = number
+        if self._listener is not None:
+            self._step.enter_context(self._listener.around_recording())
+        self._recorder.begin_step(number)
+        self._step.enter_context(self._recorder.listen())
+        losses = Losses(self._recorder.without_recording())
+        self._step.callback(self._note_loss, losses)
+        losses.start()
+        self._step.callback(losses.stop)
+
+    def _note_loss(self, losses: Losses) -> None:
+        if losses.values and self._recording is not None:
+            self.losses[self._recording] = sum(losses.values)
+
+    def _end_recording(self) -> None:
+        """Take the hooks and modes of a step off; further optimizers may still step in it."""
+        self._step.close()
+        self._attached.clear()
+
+    def _end_step(self) -> None:
+        if self._recording is None:
+            return
+        self._end_recording()
+        assert self._recorder is not None
+        self._recorder.flush()
+        if self._writer is not None:
+            self._writer.close_step(self._recording, self.settings.rank)
+        self._recording = None
+
+    # Gradients and optimizers
+
+    def _on_gradient(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
+        del gradient
+        if os.getpid() == self._process:
+            self.steps.note_gradient(id(weight), first=weight.grad is None and not self._in_closure)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, positional: Any, keywords: Dict[str, Any]) -> Any:
+        if os.getpid() != self._process:
+            return None
+        self._depth += 1
+        if self._depth > 1:
+            return None
+        if self.steps.has_stepped:
+            self._stop_if_done(again=id(optimizer))
+        if self.steps.begin_optimizer(id(optimizer)):
+            self._begin_step()
+        # torch gives the optimizer itself as the first of the positional arguments.
+        closure = positional[1] if len(positional) > 1 else keywords.get("closure")
+        if closure is None:
+            self._read_gradients(optimizer)
+            return None
+        watched = self._watch_closure(optimizer, closure)
+        if len(positional) > 1:
+            return (positional[0], watched, *positional[2:]), keywords
+        return positional, {**keywords, "closure": watched}
+
+    def _watch_closure(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a closure that is recorded: forward and backward run inside the step, and leave the gradients behind."""
+
+        def watched() -> Any:
+            """Run the closure as part of the step, and read the gradients that it leaves."""
+            depth, self._depth, self._in_closure = self._depth, 0, True
+            if self._recording is not None and self._recorder is not None:
+                self._recorder.resume()
+            try:
+                result = closure()
+            finally:
+                self._depth, self._in_closure = depth, False
+            self._read_gradients(optimizer)
+            return result
+
+        return watched
+
+    def _read_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._recording is None or self._recorder is None:
+            return
+        self._recorder.pause()  # the operators of the optimizer itself are not recorded
+        self._note_unseen(optimizer)
+        self._recorder.read_gradients(optimizer)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, positional: Any, keywords: Any) -> None:
+        del positional, keywords
+        if os.getpid() != self._process:
+            return
+        self._depth -= 1
+        if self._depth:
+            return
+        self.steps.end_optimizer()
+        if self._recording is not None and self._recorder is not None:
+            self._recorder.record_optimizer(optimizer)
+            if self._outermost is None:  # a hook that is taken off during its own call would run once more, without keywords
+                self._end_recording()
+
+    def _note_unseen(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the parameters that have a gradient though no module around them was seen to run.
+
+        That is how modules look that are compiled in place, called by compiled code, or replaced by functions.
+        """
+        seen = {id(weight) for model in self.models if model.name in self._seen for weight in model.top.parameters()}
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None and id(weight) not in seen and len(self.unseen) < _MOST_UNSEEN:
+                    name = describe_parameter(weight)
+                    self.unseen += [name] if name not in self.unseen else []
+
+    # The end
+
+    def _stop_if_done(self, again: int = 0) -> None:
+        """End the script if everything is recorded.
+
+        Args:
+            again: The optimizer that is about to step; it belongs to the step before if it has not stepped in it.
+        """
+        if not (self.settings.stop and self.steps.has_stepped and self.steps.number >= max(self.settings.steps)):
+            return
+        if again and not self.steps.has_optimizer(again):
+            return
+        if not self._stops:
+            self._end_step()
+            if self._listener is not None:
+                self._listener.seal()
+        self._stops += 1
+        if self._stops > 2:  # a bare `except:` in a loop of the script catches it again and again
+            sys.stdout.flush()
+            os._exit(0)
+        raise Stopped(0)
+
+    def _is_mine(self) -> bool:
+        """Tell whether the script itself runs: not a forked worker, another thread, or what a checkpoint computes again."""
+        if os.getpid() != self._process:
+            return False
+        if threading.get_ident() != self._thread:
+            self.elsewhere += not autograd.is_in_backward()
+            return False
+        return not autograd.is_in_backward()
+
+
+def _find_keywords(frame: Optional[FrameType]) -> Dict[str, Any]:
+    """Return the keyword arguments of the module call that torch runs in a frame."""
+    for _ in range(3):  # newer versions run hooks in a function inside the one that has the arguments
+        if frame is None or frame.f_code.co_filename != _TORCH_MODULES:
+            break
+        keywords = frame.f_locals.get("kwargs")
+        if isinstance(keywords, dict):
+            return keywords
+        frame = frame.f_back
+    return {}
+
+
+def _never() -> bool:
+    return False
+
+
+# torch before 2.3 has it elsewhere, and there only while its compiler is loaded.
+_is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", _never)

@@ -1,0 +1,133 @@
+"""Runs scripts in processes forked from this one: plainly, as `python script.py` does, and under the agent."""
+
+import json
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch._dynamo  # noqa: F401  every optimizer imports it at its first step, which takes each of these processes seconds
+
+from precflow.agent import request, worker
+from precflow.agent.events import Events
+from precflow.agent.failures import AgentError
+from precflow.dumps.reader import Dump
+
+SCRIPTS = Path(__file__).parent / "scripts"
+PHASES = ["forward", "backward", "gradient", "optimizer"]
+
+
+def forked(work, log):
+    """Do some work in a forked process, with its output in a file; return its exit code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            for number in (1, 2):
+                os.dup2(file, number)
+            # pytest has put its own streams in place of these.
+            sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+            code = work()
+        except SystemExit as left:
+            code = left.code or 0
+        except BaseException:  # noqa: BLE001  the child must end here
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code if isinstance(code, int) else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """Return a function that runs a script without precflow and returns what it wrote."""
+
+    def run(name, *words, compiles=False):
+        result = tmp_path / "plain.json"
+
+        def work():
+            if not compiles:
+                os.environ["TORCHDYNAMO_DISABLE"] = "1"
+            sys.argv[:] = [name, str(result), *words]
+            sys.path.insert(0, str(SCRIPTS))
+            runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+            return 0
+
+        assert forked(work, tmp_path / "plain.log") == 0, (tmp_path / "plain.log").read_text()
+        return json.loads(result.read_text())
+
+    return run
+
+
+@pytest.fixture
+def watch(tmp_path):
+    """Return a function that runs a script under the agent and returns its dump, its error and what it wrote."""
+
+    def run(
+        script, *words, workload=None, capture=None, determinism=None, device="cpu", side="target", folder="dump", cwd=None
+    ):
+        output, result = tmp_path / folder, tmp_path / f"{folder}.json"
+        output.mkdir()
+        path = str(SCRIPTS / script)  # an absolute one stays
+        plain = {
+            "schema": 1,
+            "action": "dump",
+            "side": side,
+            "output": str(output),
+            "device": [device],
+            "workload": {"script": path, "arguments": {"_": [str(result), *words]}, **(workload or {})},
+            "determinism": {
+                "seed": "script",
+                "algorithms": "native",
+                "random_numbers": "device",
+                "dropout": "kept",
+                "repeat": False,
+                **(determinism or {}),
+            },
+            "capture": {"phase": PHASES, "step": [0, 1], "detail": "digest", **(capture or {})},
+        }
+
+        def work():
+            os.chdir(cwd or tmp_path)
+            # As the agent's own process: nothing that pytest has imported from the scripts' names is in the way.
+            with (tmp_path / f"{folder}.events").open("w") as stream:
+                try:
+                    worker.run(request.parse(plain), Events(stream))
+                except AgentError as error:
+                    stream.write(json.dumps({"kind": error.kind, "message": error.message, "next_step": error.next_step}))
+                    return 2
+            return 0
+
+        log = tmp_path / f"{folder}.log"
+        code = forked(work, log)
+        lines = (tmp_path / f"{folder}.events").read_text().splitlines()
+        return SimpleNamespace(
+            code=code,
+            log=log.read_text(),
+            error=json.loads(lines[-1]) if code == 2 else None,
+            folder=output,
+            dump=Dump.open(output, allow_unsealed=True) if any(output.glob("rank*/step*")) else None,
+            printed=(output / "output.log").read_text() if (output / "output.log").exists() else "",
+            wrote=json.loads(result.read_text()) if result.exists() else None,
+        )
+
+    return run
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Return a function that writes a script of its own and returns its path."""
+
+    def write(text, name="train.py"):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write

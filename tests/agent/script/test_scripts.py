@@ -1,0 +1,121 @@
+"""Whole scripts: each keeps every bit that it has without precflow, and its steps are recorded as those of any training."""
+
+import collections
+
+import pytest
+
+PHASES = {"forward", "backward", "gradient", "optimizer"}
+NET = ["", "blocks.0", "first", "last"]  # some modules of the net
+
+
+def case(name, *words, steps, micro=((0, 1),), modules=NET, needs="", **more):
+    """One script, and what is seen of it."""
+    return pytest.param(name, words, steps, micro, modules, needs, more, id="-".join((name[:-3], *words)))
+
+
+CASES = [
+    case("plain.py", steps=4, evaluations=4),
+    case("accumulate.py", steps=4, micro=((0, 2),)),
+    case("scaled.py", steps=4, micro=((0, 1), (1, 2), (2, 1)), skipped=[1]),
+    case("checkpointed.py", "kept", steps=4),
+    case("checkpointed.py", "reentrant", steps=4),
+    case("adversarial.py", steps=4, micro=((0, 2), (1, 1), (2, 2), (3, 1)), modules=["critic", "critic.0", "generator"]),
+    case("two_optimizers.py", steps=4),
+    case("closures.py", steps=2, micro=((0, 3),)),
+    case("compiled.py", "model", steps=4),
+    case("compiled.py", "in_place", steps=4),
+    case("compiled.py", "blocks", steps=4),
+    case("compiled.py", "function", steps=4),
+    case("distributed.py", steps=4),
+    case("trainer.py", steps=3, micro=((0, 2),), modules=["", "model.layers.0.mlp"], needs="accelerate", evaluations=4),
+    case("accelerated.py", steps=2, micro=((0, 2),), needs="accelerate"),
+    case("lit.py", "automatic", steps=4, modules=["net", "net.first"], needs="lightning", evaluations=4),
+    case("lit.py", "manual", steps=4, modules=["net", "net.first"], needs="lightning", evaluations=4),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "steps", "micro", "modules", "needs", "more"), CASES)
+def test_a_script_keeps_its_bits_and_its_steps_are_recorded(plain, watch, name, words, steps, micro, modules, needs, more):
+    if needs:
+        pytest.importorskip(needs)
+    seen = watch(name, *words)
+    assert seen.code == 0, seen.log + seen.printed
+    assert seen.wrote == plain(name, *words)
+    header = seen.dump.header
+    assert seen.dump.sealed
+    assert header.script["steps"] == steps
+    assert [tuple(run) for run in header.script["micro_batches"]] == list(micro)
+    assert header.script["skipped"] == more.get("skipped", [])
+    assert header.script["evaluations"] == more.get("evaluations", 0)
+    calls = seen.dump.calls()
+    assert {call.step for call in calls} == {0, 1}
+    assert {call.phase for call in calls} == PHASES
+    assert set(modules) <= {call.module for call in calls}
+    assert not any("_orig_mod" in call.module for call in calls)
+    assert len(header.losses) == 2
+    identities = collections.Counter(
+        (call.step, call.level, call.module, call.call, call.operator, call.ordinal, call.phase, record.index)
+        for call in calls
+        for record in call.outputs
+    )
+    assert not [identity for identity, count in identities.items() if count > 1]
+
+
+@pytest.mark.parametrize("name", ["plain.py", "accumulate.py", "adversarial.py", "closures.py"])
+def test_a_script_that_is_stopped_has_the_same_records(watch, name):
+    whole, stopped = watch(name, folder="whole"), watch(name, workload={"stop_early": True}, folder="stopped")
+    assert (whole.code, stopped.code) == (0, 0), stopped.log
+    assert stopped.wrote is None or name == "closures.py"  # its last step is its last line
+    assert stopped.dump.header.script["end"] == "stopped after its last recorded step" or name == "closures.py"
+    assert stopped.dump.header.files.keys() == whole.dump.header.files.keys()
+    assert contents(stopped) == contents(whole)
+
+
+def contents(seen):
+    return [
+        (call.step, call.module, call.operator, call.phase, record.index, record.content)
+        for call in seen.dump.calls()
+        for record in call.outputs
+    ]
+
+
+def test_a_bare_except_cannot_keep_a_script_from_being_stopped(watch):
+    seen = watch("closures.py", "--careless", workload={"stop_early": True}, capture={"step": [0]})
+    assert seen.code == 0, seen.log
+    assert seen.dump.sealed
+
+
+def test_workers_that_are_spawned_are_none_of_ours(plain, watch):
+    seen = watch("closures.py", "--workers", "1")
+    assert seen.code == 0, seen.printed
+    assert seen.wrote == plain("closures.py", "--workers", "1")
+
+
+@pytest.mark.parametrize(("way", "boundaries"), [("model", {""}), ("blocks", {"blocks.0", "blocks.1"})])
+def test_what_stays_compiled_is_recorded_at_its_boundary(watch, way, boundaries):
+    seen = watch("compiled.py", way, workload={"compile": "kept"})
+    assert seen.code == 0, seen.log + seen.printed
+    calls = [call for call in seen.dump.calls() if call.level == "module" and call.phase == "forward"]
+    assert {call.module for call in calls if call.compiled} == boundaries
+    assert not any(call.module.startswith("blocks.0.") for call in calls)
+    assert {call.phase for call in seen.dump.calls()} == PHASES
+
+
+@pytest.mark.parametrize("way", ["in_place", "function"])
+def test_compiled_code_that_hides_the_model_is_an_error(watch, way):
+    seen = watch("compiled.py", way, workload={"compile": "kept"})
+    assert seen.code == 2
+    assert "no call of its model was seen" in seen.error["message"]
+    assert "Net.first.weight" in seen.error["message"]
+    assert "workload.compile=eager" in seen.error["next_step"]
+
+
+def test_a_script_that_only_evaluates_is_recorded_if_that_is_asked(plain, watch):
+    refused = watch("inference.py", folder="refused")
+    assert refused.code == 2
+    assert "called model (Net) 2 times, without gradients" in refused.error["message"]
+    assert "workload.evaluation=true" in refused.error["next_step"]
+    seen = watch("inference.py", workload={"evaluation": True})
+    assert seen.code == 0, seen.log
+    assert seen.wrote == plain("inference.py")
+    assert {(call.step, call.phase) for call in seen.dump.calls()} == {(0, "forward"), (1, "forward")}
