@@ -120,7 +120,7 @@ def parse_seed(value: object) -> int | str:
     if value == UNSEEDED:
         return UNSEEDED
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"expected a whole number or `{UNSEEDED}`, for a script that sets its own")  # noqa: TRY004  every parser raises it
+        raise ValueError(f"expected a whole number or `{UNSEEDED}`, for a script that sets its own")  # noqa: TRY004  as all parsers
     if not 0 <= value < 2**63:
         raise ValueError("expected a whole number below 2^63")
     return value
