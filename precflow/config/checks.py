@@ -56,7 +56,13 @@ _NOT_EMPTY = (
     ("report", "formats"),
 )
 _OF_SCRIPT = ("arguments", "compile", "evaluation", "stop_early", "files")
+_PARTS = ("model", "inputs", "loss", "optimizer")
 _OF_SIDE = ("arguments", "migration")  # of a script
+_NOT_OF_SCRIPTS: Mapping[DottedPath, str] = {
+    **{("workload", part): "and workload.script exclude each other: the script has its own" for part in _PARTS},
+    ("workload", "learning_rate"): "is of a workload of functions: give the script an argument, as workload.arguments.lr=0",
+    ("whatif",): "changes a run of a workload of functions; a script is run as it is",
+}
 _FILE, _FOLDER, _PROGRAM, _ANY = "file", "folder", "program", "any"
 
 
@@ -329,13 +335,11 @@ def _check_script(config: RunConfig) -> PathProblems:
         if str(config.determinism.seed) == UNSEEDED and workload.model:
             yield ("determinism", "seed"), f"`{UNSEEDED}` is for a script: a workload of functions needs a number"
         return
-    for part in ("model", "inputs", "loss", "optimizer"):
-        if getattr(workload, part):
-            yield ("workload", part), "and workload.script exclude each other: the script builds its own"
-    if config.whatif:
-        yield ("whatif",), "changes a run of a model workload; a script is run as it is"
-    if workload.learning_rate is not None:
-        yield ("workload", "learning_rate"), "is of a model workload: give the script an argument, such as workload.arguments.lr=0"
+    yield from (
+        (path, message)
+        for path, message in _NOT_OF_SCRIPTS.items()
+        if (config.whatif if path == ("whatif",) else getattr(workload, path[-1])) not in (None, {}, ())
+    )
     for number, pattern in enumerate(workload.files):
         if pattern.startswith(("/", "~")) or ".." in pattern.replace("\\", "/").split("/"):
             yield ("workload", "files", str(number)), "leaves the folder that the script runs in: name files below it"
