@@ -49,6 +49,7 @@ def test_only_the_end_must_hold_numbers(measure):
     assert "b / linear" in describe_empty_ends([early, measure("b", order=1, counts=empty)], [Judged("r", "blind")] * 2)[0]
     assert describe_empty_ends([], []) == []
     assert describe_empty_ends([early], [Judged("r", "not_judged")]) == []
+    assert "a / linear" in describe_empty_ends([early], [Judged("r", "blind")])[0]  # the first call is the last one too
 
 
 def test_every_step_has_an_end_of_its_own(measure):

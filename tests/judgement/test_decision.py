@@ -182,6 +182,20 @@ def test_token_ids_that_are_off_by_one_make_a_run_misaligned(measure, run):
     assert (verdict.compared, verdict.total) == (2, 2)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reference_dtype": "bool", "target_dtype": "bool", "metrics": {"bitwise_equal": 0.0, "max_abs_error": 1.0}},
+        {"metrics": {"bitwise_equal": 0.0, "max_abs_error": 3.0}, "ranges": {"max_abs_error": (1.0, 3.0)}},
+        {"metrics": {"bitwise_equal": 0.0}},
+    ],
+    ids=["booleans", "estimated", "unknown"],
+)
+def test_no_distance_is_told_where_it_says_nothing_or_is_not_known(measure, run, changes):
+    ids = {"judged": False, "exact": True, "reference_dtype": "int64", "target_dtype": "int64", **changes}
+    assert status(run, measure(**ids)).reason == f"{ids['reference_dtype']} values differ; they have to be equal"
+
+
 def test_integers_that_differ_can_be_accepted(measure, run):
     ids = measure(judged=False, exact=True, reference_dtype="int64", target_dtype="int64", metrics={"bitwise_equal": 0.0})
     assert status(run, ids, accepted=[Accepted(match="*", because="sampled")]).status == "accepted"

@@ -89,6 +89,12 @@ def test_a_variant_is_found_and_right_results_have_none(name, dtype):
     assert clean is None or clean.name == ""
 
 
+@pytest.mark.parametrize("shift", [-4, -3, -2, -1, 1, 2, 3, 4])
+def test_rows_of_a_table_are_found_up_to_four_away(shift):
+    found = fit("embedding", {}, (ROWS, TABLE), lambda i, t: t[i + shift])
+    assert (found.name, found.share) == ("rows_shifted", 1.0)
+
+
 @pytest.mark.parametrize("name", ROUNDED)
 def test_rounded_inputs_are_found_in_float32(name):
     operator, arguments, inputs, right, wrong = ROUNDED[name]
