@@ -7,11 +7,11 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from precflow.agent.intake import open_regular
 
-__all__ = ["open_regular", "remove_leftovers", "replacing", "write_bytes", "write_text"]
+__all__ = ["open_regular", "remove_leftovers", "replacing", "stays_below", "write_bytes", "write_text"]
 
 
 @contextlib.contextmanager
@@ -62,3 +62,13 @@ def write_bytes(path: Path, data: bytes) -> None:
     """
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+
+
+def stays_below(name: str) -> bool:
+    """Tell whether a relative name stays in its folder; what names it may come from a stranger.
+
+    >>> stays_below("rank0/step0/step.json"), stays_below("../x"), stays_below("/etc/passwd"), stays_below("")
+    (True, False, False, False)
+    """
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name

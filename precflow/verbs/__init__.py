@@ -27,6 +27,8 @@ VERBS: Mapping[str, str] = {
     "convert": "tensors of a dump as npy or txt files",
     "compare": "two dumps without a recipe, or one record of both in full",
     "diff": "two runs of a recipe: what changed, what got better or worse",
+    "bundle": "one side of a run in one file, to carry to the other machine",
+    "unbundle": "verify such a file, and put it where runs look",
     "prune": "free space: what no kept run needs; deletes with --yes",
     "doctor": "this machine: what can be a side, and what is wrong",
     "request": "what the agent of one side is asked, for a job that somebody else starts",

@@ -15,13 +15,14 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from precflow import keys
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.errors import StoreError
+from precflow.files import stays_below
 from precflow.run.remote.filesystem import Address, explain_errors, open_filesystem
 from precflow.run.remote.transfer import RemoteFile, RemoteFolder, download_files, put_bytes, upload_files
 from precflow.run.store import Sealed, make_sealed
@@ -266,19 +267,9 @@ def _check_marker(marker: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[st
     if marker[CHECKSUM] != checksum_of(marker):
         raise ValueError("it does not have the checksum that it was written with")
     files = {str(file): RemoteFile(int(size), str(checksum)) for file, (size, checksum) in marker["files"].items()}
-    if not all(map(_stays_below, files)):
+    if not all(map(stays_below, files)):
         raise ValueError("it names a file outside of its folder")
     return marker["seal"], files
-
-
-def _stays_below(name: str) -> bool:
-    """Tell whether a relative name stays in its folder; a marker is written by whoever may write into the store.
-
-    >>> _stays_below("rank0/step0/step.json"), _stays_below("../x"), _stays_below("/etc/passwd"), _stays_below("")
-    (True, False, False, False)
-    """
-    path = PurePosixPath(name)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
 
 def _read_time(fact: Mapping[str, Any]) -> float:

@@ -1,0 +1,311 @@
+"""A side in one file that travels by hand, between places with no network in common.
+
+A bundle is a plain tar file, so anyone can look into it: first ``bundle.json`` with format, recipe, and size and checksum of
+each file, then the files of the stage instances, ``NAME-KEY/FILE``. Nothing is compressed: numbers hardly shrink.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from precflow import __version__
+from precflow.agent import intake
+from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, checksum_of
+from precflow.dumps.reader import Dump
+from precflow.errors import PrecflowError, StoreError
+from precflow.files import stays_below
+from precflow.run.find_runs import find_run
+from precflow.run.store import FETCHING, Sealed, Store, explain_disk_errors, read_seal
+from precflow.stages import noise
+from precflow.stages.artifacts import SEAL_FILE, checksum_of_file
+from precflow.stages.artifacts import read_seal as read_plain_seal
+from precflow.stages.dump import is_given
+
+FORMAT, SCHEMA = "precflow-bundle", 1
+HEADER_FILE = "bundle.json"
+_LARGEST_HEADER = 64_000_000  # bytes
+_PIECE = 1 << 20
+_ANOTHER = "bundle it again where it was made, or copy the file again"
+
+Tell = Callable[[int, int], None]
+"""Called with the bytes that were written so far, and with all that are to be written."""
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """One stage instance of a bundle: ``NAME-KEY``, when it was made (seconds since the epoch), and its files.
+
+    ``files`` is relative name -> (bytes, BLAKE2b checksum).
+    """
+
+    instance: str
+    finished: float
+    files: Mapping[str, tuple[int, str]]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(size for size, _ in self.files.values())
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a bundle says about itself: the version that wrote it, the recipe, and its instances in order."""
+
+    precflow: str
+    recipe: str
+    instances: tuple[Bundled, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(bundled.bytes for bundled in self.instances)
+
+
+def choose_instances(text: str) -> tuple[str, list[Sealed]]:
+    """Return the recipe, and the instances that a bundle of a run or of one side of it (``RUN:reference``) has.
+
+    These are what another machine looks up: the side's dump, of both passes, and with the reference its noise floor.
+
+    Raises:
+        StoreError: There is no such run, it has no such dump, or the dump is a folder of the user's own.
+    """
+    place, colon, side = text.rpartition(":")
+    run = find_run(place if colon else text)
+    wanted = [
+        name
+        for name in run.entry.instances
+        if name.startswith("dump.") and (not colon or name.partition("@")[0] == f"dump.{side}")
+    ]
+    if not wanted:
+        have = ", ".join(name for name in run.entry.instances if name.startswith("dump."))
+        raise StoreError(
+            f"{run.name} has no dump of {side or 'a side'}; it has {have or 'none'}", next_step="precflow bundle RUN:SIDE"
+        )
+    if noise.NAME in run.entry.instances and "dump.reference" in wanted:
+        wanted.append(noise.NAME)
+    store = Store(run.entry.locate_store(run.folder))
+    sealed = []
+    for name in wanted:
+        instance = store.find(name, run.entry.instances[name])
+        if instance is None:
+            damage = store.find_damage(name, run.entry.instances[name]) or "it is not there"
+            raise StoreError(
+                f"{store.root} has no whole {name} of {run.name}: {damage}", next_step=f"make it:  {run.entry.command}"
+            )
+        if is_given(instance.folder):
+            raise StoreError(
+                f"the dump of the {name.partition('.')[2]} is a folder of your own, which {run.name} was given",
+                next_step="copy that folder, and give it there as SIDE.dump=FOLDER",
+            )
+        sealed.append(instance)
+    return Dump.open(sealed[0].folder).header.recipe, sealed
+
+
+def write_bundle(path: Path, recipe: str, instances: Sequence[Sealed], tell: Tell) -> Header:
+    """Write instances into one file, and return its header. The file appears when it is whole.
+
+    Raises:
+        StoreError: The file exists, cannot be written, or an instance was changed since it was sealed.
+    """
+    if path.exists():
+        raise StoreError(f"{path} exists already", next_step="name another file, or remove that one")
+    bundled = [_measure(sealed) for sealed in instances]
+    header = Header(__version__, recipe, tuple(bundled))
+    plain: dict[str, Any] = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "precflow": header.precflow,
+        "recipe": recipe,
+        "created": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
+        "instances": [{"instance": one.instance, "finished": one.finished, "files": dict(one.files)} for one in bundled],
+    }
+    plain = json.loads(json.dumps(plain))
+    plain[CHECKSUM] = checksum_of(plain)
+    data = json.dumps(plain, ensure_ascii=False, indent=1).encode()
+    part = path.with_name(f"{path.name}.part")
+    written = 0
+    try:
+        with explain_disk_errors(path.parent), tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as archive:
+            archive.addfile(_describe_member(HEADER_FILE, len(data)), io.BytesIO(data))
+            for sealed, one in zip(instances, bundled, strict=True):
+                for name, (size, _) in one.files.items():
+                    with (sealed.folder / name).open("rb") as file:
+                        archive.addfile(_describe_member(f"{one.instance}/{name}", size), file)
+                    written += size
+                    tell(written, header.bytes)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return header
+
+
+def read_header(path: Path) -> Header:
+    """Return the header of a bundle.
+
+    Raises:
+        StoreError: There is no such file, it is no bundle, or a newer precflow wrote it.
+    """
+    with _reading(path) as archive:
+        return _read_header(path, archive)
+
+
+def open_bundle(path: Path, root: Path, tell: Tell) -> list[tuple[Sealed, bool]]:
+    """Verify a bundle and put its instances into a store; return each, and whether it was new there.
+
+    Nothing is put there before the whole bundle has turned out to be what was written.
+
+    Args:
+        path: The bundle.
+        root: Folder of the store, of the bundle's recipe.
+        tell: Is told of progress.
+
+    Raises:
+        StoreError: The file is no bundle, was cut short or altered, is of a newer precflow, or the store cannot be written.
+    """
+    store = Store(root)
+    with explain_disk_errors(root):
+        (root / FETCHING).mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix="bundle-", dir=root / FETCHING))
+    try:
+        with _reading(path) as archive:
+            header = _read_header(path, archive)
+            _extract(path, archive, header, work, tell)
+        taken = []
+        for one in header.instances:
+            sealed = read_seal(work / one.instance)
+            if sealed is None or f"{sealed.name}-{sealed.key}" != one.instance:
+                raise StoreError(f"{path}: {one.instance} has no usable seal", next_step=_ANOTHER)
+            is_new = store.find(sealed.name, sealed.key) is None
+            taken.append((store.take_in(work / one.instance, sealed.name, sealed.key), is_new))
+        return taken
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _measure(sealed: Sealed) -> Bundled:
+    try:
+        names = [SEAL_FILE, *read_plain_seal(sealed.folder)["files"]]
+        files = {name: ((sealed.folder / name).stat().st_size, checksum_of_file(sealed.folder / name)) for name in names}
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {sealed.folder}: {error}", next_step="run the same recipe again") from error
+    return Bundled(f"{sealed.name}-{sealed.key}", sealed.finished, files)
+
+
+def _describe_member(name: str, size: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)  # without user, group and time: they are nobody's business elsewhere
+    member.size, member.mode = size, 0o644
+    return member
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[tarfile.TarFile]:
+    try:
+        with tarfile.open(path, "r:") as archive:
+            yield archive
+    except PrecflowError:
+        raise
+    except FileNotFoundError as error:
+        raise StoreError(f"there is no file {path}") from error
+    except (tarfile.TarError, EOFError, UnicodeDecodeError) as error:
+        is_cut = isinstance(error, EOFError) or "unexpected end" in str(error)
+        problem = "was cut short" if is_cut else "is no bundle of precflow"
+        raise StoreError(f"{path} {problem}: {error}", next_step=_ANOTHER) from error
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _read_header(path: Path, archive: tarfile.TarFile) -> Header:
+    member = archive.next()
+    if member is None or member.name != HEADER_FILE or not member.isreg() or member.size > _LARGEST_HEADER:
+        raise StoreError(f"{path} is no bundle of precflow: expected {HEADER_FILE} first", next_step=_ANOTHER)
+    stream = archive.extractfile(member)
+    data = stream.read() if stream else b""
+    if len(data) < member.size:
+        raise StoreError(f"{path} was cut short in its header", next_step=_ANOTHER)
+    try:
+        return _parse_header(data)
+    except StoreError as error:
+        raise StoreError(f"{path} {error.message}", next_step=error.next_step) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(f"the header of {path} was altered: {error}", next_step=_ANOTHER) from error
+
+
+def _parse_header(data: bytes) -> Header:
+    """Return the header of a bundle.
+
+    Raises:
+        StoreError: A newer precflow wrote it.
+        ValueError, KeyError, TypeError, AttributeError: It is not what was written.
+    """
+    plain = intake.parse_json(data)
+    if plain["format"] != FORMAT:
+        raise ValueError(f"its format is {plain['format']!r}")
+    if plain["schema"] > SCHEMA:
+        versions = f"{plain['precflow']}, format {plain['schema']}; this one reads {SCHEMA}"
+        raise StoreError(f"was written by a newer precflow ({versions})", next_step="update precflow here")
+    if plain[CHECKSUM] != checksum_of(plain):
+        raise ValueError("it does not have the checksum that it was written with")
+    instances = tuple(
+        Bundled(
+            str(one["instance"]),
+            float(one["finished"]),
+            {str(name): (int(size), str(checksum)) for name, (size, checksum) in one["files"].items()},
+        )
+        for one in plain["instances"]
+    )
+    header = Header(str(plain["precflow"]), str(plain["recipe"]), instances)
+    names = [f"{one.instance}/{name}" for one in instances for name in one.files]
+    if not all(map(stays_below, [header.recipe, *names])) or any("/" in one.instance for one in instances):
+        raise ValueError("it names a file outside of its folder")
+    return header
+
+
+def _extract(path: Path, archive: tarfile.TarFile, header: Header, folder: Path, tell: Tell) -> None:
+    """Write the files of a bundle into a folder, each verified.
+
+    Raises:
+        StoreError: A file is missing, has other bytes, or is one that the header does not name.
+    """
+    left = {f"{one.instance}/{name}": file for one in header.instances for name, file in one.files.items()}
+    written = 0
+    for member in archive:
+        if member.name == HEADER_FILE:
+            continue
+        if member.name not in left or not member.isreg():
+            raise StoreError(f"{path} was altered: {member.name} is not in its header", next_step=_ANOTHER)
+        size, checksum = left.pop(member.name)
+        source = archive.extractfile(member)
+        target = folder / member.name
+        with explain_disk_errors(folder):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as file:
+                found = _copy(source, file) if source and member.size == size else ""
+        if target.stat().st_size < size and member.size == size:
+            raise StoreError(f"{path} was cut short in {member.name}", next_step=_ANOTHER)
+        if found != checksum:
+            raise StoreError(f"{path} was altered: {member.name} does not have the checksum in its header", next_step=_ANOTHER)
+        written += size
+        tell(written, header.bytes)
+    if left:
+        raise StoreError(f"{path} was cut short: {next(iter(left))} is missing, and {len(left) - 1} more", next_step=_ANOTHER)
+
+
+def _copy(source: IO[bytes], file: IO[bytes]) -> str:
+    """Copy a stream and return the checksum of its bytes."""
+    digest = hashlib.blake2b(digest_size=DIGEST_SIZE)
+    while piece := source.read(_PIECE):
+        digest.update(piece)
+        file.write(piece)
+    return digest.hexdigest()

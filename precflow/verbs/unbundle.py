@@ -1,0 +1,54 @@
+"""``precflow unbundle FILE``: verify a bundle and put what is in it where runs of its recipe look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from precflow.config.addresses import is_address
+from precflow.errors import ConfigError
+from precflow.verbs import make_parser, print_json, write
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Open the bundle and print what it had; return 0.
+
+    Raises:
+        ConfigError: The store is a URL.
+        StoreError: The file is no bundle, was cut short or altered, or is of a newer precflow.
+    """
+    options = make_parser("unbundle", "FILE [--runs DIR] [--store DIR]")
+    options.add_argument("file", type=Path, metavar="FILE", help="what precflow bundle wrote")
+    options.add_argument(
+        "--runs", default="runs", metavar="DIR", help="folder of the run folders, as in runs=DIR (default runs)"
+    )
+    options.add_argument("--store", default="", metavar="DIR", help="the store, as in store=DIR; default: the run folder's own")
+    chosen = options.parse_args(arguments)
+    if is_address(chosen.store):
+        raise ConfigError(
+            f"--store {chosen.store}: a bundle is opened on a disk",
+            next_step="open it without --store; a run with store=URL then uploads what it uses",
+        )
+    from precflow.report import wording
+    from precflow.report.screens.paper import format_size
+    from precflow.run import bundle, progress
+
+    recipe = bundle.read_header(chosen.file).recipe
+    root = Path(chosen.store).expanduser() / recipe if chosen.store else Path(chosen.runs).expanduser() / recipe / "store"
+    tell = progress.choose("auto", recipe, ci=False)
+    with tell.working("unbundle", ""):
+        taken = bundle.open_bundle(chosen.file, root, lambda done, total: tell.advance(done, total, "bytes"))
+    if chosen.json:
+        rows = [{"name": one.name, "key": one.key, "folder": str(one.folder), "new": is_new} for one, is_new in taken]
+        print_json({"recipe": recipe, "store": str(root), "instances": rows})
+        return 0
+    for sealed, is_new in taken:
+        age = wording.describe_age(time.time() - sealed.finished) or "within the last hour"
+        state = "" if is_new else "   was here already"
+        write(f" {sealed.name}-{sealed.key}   {format_size(sealed.bytes)}   made {age}{state}")
+    there = {sealed.name.partition(".")[2] for sealed, _ in taken}
+    more = f" store={chosen.store}" if chosen.store else f" runs={chosen.runs}" if chosen.runs != "runs" else ""
+    write(f" verified, in {root}")
+    write(f" The other side:  precflow +recipe={recipe} sides=[{'target' if 'reference' in there else 'reference'}]{more}")
+    return 0
