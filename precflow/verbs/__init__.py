@@ -6,14 +6,19 @@ import argparse
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from precflow.config import command_line
 from precflow.errors import ConfigError, PrecflowError
 from precflow.streams import printable, say, write
 from precflow.streams import write_json as print_json
 
-__all__ = ["VERBS", "error_as_json", "format_table", "make_parser", "print_json", "say", "write"]
+if TYPE_CHECKING:
+    from precflow.config.schema import RunConfig
+
+__all__ = ["VERBS", "compose_site", "error_as_json", "format_table", "make_parser", "print_json", "say", "write"]
+
+_ANY_RECIPE = "+recipe=sd_text_encoder"  # a site file is composed on top of a recipe; which one makes no difference here
 
 VERBS: Mapping[str, str] = {
     "ls": "recipes, or another group: ls site, ls emulate, ls standard...",
@@ -29,6 +34,7 @@ VERBS: Mapping[str, str] = {
     "diff": "two runs of a recipe: what changed, what got better or worse",
     "bundle": "one side of a run in one file, to carry to the other machine",
     "unbundle": "verify such a file, and put it where runs look",
+    "pin": "keep one upload in a store, whatever its age",
     "prune": "free space: what no kept run needs; deletes with --yes",
     "doctor": "this machine: what can be a side, and what is wrong",
     "request": "what the agent of one side is asked, for a job that somebody else starts",
@@ -74,6 +80,22 @@ def make_parser(verb: str, usage: str) -> argparse.ArgumentParser:
         "--config-dir", "-cd", type=Path, action="append", default=[], metavar="DIR", help="a folder with recipes/ and site/"
     )
     return options
+
+
+def compose_site(words: Sequence[str], config_dirs: Sequence[Path]) -> RunConfig:
+    """Return what the words ``+site=NAME`` and ``KEY=VALUE`` say, without asking for a whole recipe.
+
+    Raises:
+        ConfigError: The site file or an override is not usable.
+    """
+    from precflow.config.schema import RunConfig
+
+    if not words:
+        return RunConfig()
+    from precflow.config.composition import compose
+
+    named = any(word.lstrip("+").startswith("recipe=") for word in words)
+    return compose([*([] if named else [_ANY_RECIPE]), *words], config_dirs=config_dirs, complete=False).config
 
 
 def error_as_json(error: PrecflowError) -> dict[str, Any]:

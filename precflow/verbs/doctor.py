@@ -18,14 +18,13 @@ from precflow.agent.contract import DEVICE_KINDS
 from precflow.config.addresses import is_address
 from precflow.config.schema import RunConfig, Side
 from precflow.errors import PrecflowError, SideError
-from precflow.verbs import make_parser, print_json, say
+from precflow.verbs import compose_site, make_parser, print_json, say
 
 if TYPE_CHECKING:
     from precflow.run.remote.filesystem import Address
     from precflow.sides.launch import Agents
 
 _NODES = {"cuda": "nvidia", "npu": "davinci"}  # kind of device -> start of its names in /dev: nvidia0, davinci0
-_ANY_RECIPE = "+recipe=sd_text_encoder"  # a site file is composed on top of a recipe; which one makes no difference here
 _PATIENCE = 120.0  # seconds for an interpreter to import torch
 
 
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = options.parse_args(arguments)
     from precflow.sides.launch import Agents
 
-    config = _compose_site(chosen.words, chosen.config_dir)
+    config = compose_site(chosen.words, chosen.config_dir)
     with closing(Agents()) as agents:
         rows = examine(config, partial(probe, agents=agents))
     problems = sum(row.problem for row in rows)
@@ -138,15 +137,6 @@ def screen(rows: Sequence[Row]) -> str:
     problems = sum(row.problem for row in rows)
     last_line = f"{problems} thing{'s' if problems > 1 else ''} to fix" if problems else "nothing to fix"
     return "\n".join([*lines, f" {last_line}"]) + "\n"
-
-
-def _compose_site(words: Sequence[str], config_dirs: Sequence[Path]) -> RunConfig:
-    if not words:
-        return RunConfig()
-    from precflow.config.composition import compose
-
-    named = any(word.lstrip("+").startswith("recipe=") for word in words)
-    return compose([*([] if named else [_ANY_RECIPE]), *words], config_dirs=config_dirs, complete=False).config
 
 
 def _get_side(config: RunConfig, name: str) -> Side:

@@ -1,11 +1,13 @@
-"""``precflow ls [GROUP]``: list the names in a group with their titles.
+"""``precflow ls [GROUP]``: list the names in a group with their titles; ``precflow ls store``: what a store holds.
 
 The YAML files are read without composing them, so that it takes a fraction of a second.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,8 +19,9 @@ from precflow.config.standard_sections import describe_origin
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 from precflow.metrics import LIMITED, METRICS
-from precflow.verbs import format_table, make_parser, print_json, write
+from precflow.verbs import compose_site, format_table, make_parser, print_json, write
 
+_STORE = "store"
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")  # a place that Jinja fills in, {{ ... }} or {% ... %}
 
 
@@ -45,13 +48,20 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: There is no such group, or a folder of recipes is missing.
     """
-    options = make_parser("ls", "[GROUP]")
-    options.add_argument("group", nargs="?", default="recipe", help=f"one of {', '.join(_GROUPS)}")
+    options = make_parser("ls", "[GROUP]   or   precflow ls store [URL|FOLDER] [+site=NAME]")
+    options.add_argument("group", nargs="?", default="recipe", help=f"one of {', '.join([*_GROUPS, _STORE])}")
+    options.add_argument("words", nargs="*", metavar="STORE", help="of ls store: a folder, a URL, or +site=NAME; default runs/")
     chosen = options.parse_args(arguments)
+    if chosen.group == _STORE:
+        return _list_store(chosen)
+    if chosen.words:
+        raise ConfigError(f"precflow ls takes one group, and {' '.join(chosen.words)} is one too many")
     # `ls recipes` is the same as `ls recipe`.
     group = chosen.group if chosen.group in _GROUPS else chosen.group.removesuffix("s")
     if group not in _GROUPS:
-        raise ConfigError(f"no such group: {chosen.group}.{did_you_mean(chosen.group, _GROUPS)}   Groups: {', '.join(_GROUPS)}")
+        raise ConfigError(
+            f"no such group: {chosen.group}.{did_you_mean(chosen.group, _GROUPS)}   Groups: {', '.join([*_GROUPS, _STORE])}"
+        )
     entries = list_entries(group, chosen.config_dir)
     if chosen.json:
         print_json({"group": group, "entries": [asdict(entry) for entry in entries]})
@@ -59,6 +69,35 @@ def main(arguments: Sequence[str]) -> int:
         write(format_table([(entry.name, entry.title, entry.owner, entry.origin) for entry in entries]))
     else:
         write(f" no {group} yet")
+    return 0
+
+
+def _list_store(chosen: argparse.Namespace) -> int:
+    from precflow.report import wording
+    from precflow.report.screens.paper import format_size
+    from precflow.run import stored
+
+    named = [word for word in chosen.words if "=" not in word]
+    config = compose_site([word for word in chosen.words if "=" in word], chosen.config_dir)
+    place = stored.choose_place(named[0] if named else "", config)
+    every = stored.list_stored(place)
+    shown = place if isinstance(place, str) else place.url
+    if chosen.json:
+        keys = ("recipe", "name", "key", "bytes", "finished", "state")
+        print_json({"store": shown, "instances": [{key: getattr(one, key) for key in keys} for one in every]})
+        return 0
+    rows = [
+        (
+            one.recipe,
+            one.instance,
+            format_size(one.bytes),
+            wording.describe_age(time.time() - one.finished) or "within the last hour",
+            one.state,
+        )
+        for one in every
+    ]
+    write(format_table(rows) if rows else f" nothing finished in {shown} yet")
+    write(f" {wording.plural(len(every), 'stage')}, {format_size(sum(one.bytes for one in every))} in {shown}")
     return 0
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from precflow.config.addresses import is_address
 from precflow.config.documents import display_path
 from precflow.config.suggestions import did_you_mean
 from precflow.config.units import parse_seconds
@@ -15,7 +18,10 @@ from precflow.run import pruning
 from precflow.run.find_dumps import RUNS
 from precflow.run.manifest import MANIFEST_FILE
 from precflow.run.pruning import PruneRequest, Pruning, StoreFolder
-from precflow.verbs import format_table, make_parser, print_json, write
+from precflow.verbs import compose_site, format_table, make_parser, print_json, write
+
+if TYPE_CHECKING:
+    from precflow.run.remote.uploads import Upload
 
 _NOT_DONE = 2
 _DAY, _HOUR = 86400.0, 3600.0
@@ -29,7 +35,9 @@ def main(arguments: Sequence[str]) -> int:
         StoreError: There is no such run folder or store, or a history is damaged.
     """
     options = make_parser("prune", "[RUN|STORE ...] [--older AGE] [--runs N] [--yes]")
-    options.add_argument("places", nargs="*", metavar="RUN|STORE", help=f"run folders or stores; without: those of {RUNS}/")
+    options.add_argument(
+        "places", nargs="*", metavar="RUN|STORE", help=f"run folders, stores, or the URL of one; without: those of {RUNS}/"
+    )
     options.add_argument("--older", default="", metavar="AGE", help="only what was not used for so long: 30d, 12h")
     options.add_argument("--runs", default="", metavar="N", help="keep what the last N runs name, not what every run names")
     options.add_argument("--yes", action="store_true", help="delete; without it nothing is deleted")
@@ -37,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.runs and not (chosen.runs.isdigit() and int(chosen.runs) > 0):
         raise ConfigError(f"--runs {chosen.runs}: expected how many runs are kept, from 1", next_step="precflow prune --runs 3")
     wish = PruneRequest(older=_read_age(chosen.older), runs=int(chosen.runs) if chosen.runs else None)
+    if any(is_address(text) or text.startswith("+site=") for text in chosen.places):
+        return _prune_remote(chosen, wish)
     folders, stores = _locate(chosen.places)
     prunings = pruning.find_prunable(folders, stores, wish, witnesses=pruning.list_run_folders(RUNS))
     hindered: dict[Path, str] = {}
@@ -54,6 +64,61 @@ def main(arguments: Sequence[str]) -> int:
             write(f" Nothing was deleted. To delete it:  {shlex.join(['precflow', 'prune', *arguments, '--yes'])}")
     # A folder that a run has come to use in the meantime rightly stays; only one that cannot be deleted is a failure.
     return _NOT_DONE if any(why.startswith("cannot") for why in hindered.values()) else 0
+
+
+def _prune_remote(chosen: argparse.Namespace, wish: PruneRequest) -> int:
+    """Show what can be deleted from a store behind a URL, and delete it if that is asked for."""
+    from precflow.run.remote import listing
+    from precflow.run.stored import choose_place, refuse_folder
+
+    names = [text for text in chosen.places if is_address(text) and "=" not in text]
+    words = [text for text in chosen.places if "=" in text]
+    if len(names) + len(words) < len(chosen.places) or len(names) > 1:
+        raise ConfigError(
+            "one store behind a URL is pruned at a time", next_step="precflow prune s3://BUCKET/FOLDER --older 30d"
+        )
+    place = refuse_folder(choose_place(names[0] if names else "", compose_site(words, chosen.config_dir)))
+    goes, stays = [], Counter[str]()
+    for recipe in listing.open_recipes(place):
+        decisions = listing.decide(recipe.list_all(), wish)
+        outcomes = listing.prune(recipe, decisions, wish) if chosen.yes else ((one, "") for one in decisions if one.goes)
+        goes += [_describe_upload(recipe.recipe, one.upload, why or one.why, hindered=bool(why)) for one, why in outcomes]
+        stays.update(one.why for one in decisions if not one.goes)
+    freed = sum(row["bytes"] for row in goes if not row["hindered"])
+    if chosen.json:
+        print_json({"store": place.url, "deleted": chosen.yes, "bytes": freed, "goes": goes, "stays": dict(stays)})
+    else:
+        _show_remote(chosen, place.url, goes, stays, wish.now)
+    return _NOT_DONE if any(row["why"].startswith("cannot") for row in goes) else 0
+
+
+def _describe_upload(recipe: str, upload: Upload, why: str, *, hindered: bool) -> dict[str, Any]:
+    instance = f"{upload.name}-{upload.key}"
+    return {
+        "recipe": recipe,
+        "instance": instance,
+        "bytes": upload.bytes,
+        "uploaded": upload.uploaded,
+        "why": why,
+        "hindered": hindered,
+    }
+
+
+def _show_remote(
+    chosen: argparse.Namespace, url: str, goes: Sequence[Mapping[str, Any]], stays: Mapping[str, int], now: float
+) -> None:
+    write(f" {url}   shared")
+    rows = [
+        (row["recipe"], row["instance"], _format_bytes(row["bytes"]), _format_age(now - row["uploaded"]), row["why"])
+        for row in goes
+    ]
+    write("\n".join([*([format_table(rows)] if rows else []), *(f"   {count} stay: {why}" for why, count in stays.items())]))
+    gone = [row for row in goes if not row["hindered"]]
+    total = _format_bytes(sum(row["bytes"] for row in gone))
+    write(f" {len(gone)} uploads, {total} {'deleted' if chosen.yes else 'can go'}")
+    if rows and not chosen.yes:
+        older = ["--older", chosen.older] if chosen.older else []
+        write(f" Nothing was deleted. To delete it:  {shlex.join(['precflow', 'prune', *chosen.places, *older, '--yes'])}")
 
 
 def _read_age(text: str) -> float | None:

@@ -5,6 +5,8 @@ import logging
 import os
 from dataclasses import dataclass
 
+import pytest
+
 KEY, SECRET = "AKIAKEYOFTESTS", "secret-of-tests"
 
 
@@ -56,10 +58,10 @@ class MemoryStore:
 @contextlib.contextmanager
 def serving():
     """Run a server in a thread of this process; yield its URL."""
-    from moto.server import ThreadedMotoServer
-
+    pytest.importorskip("s3fs", reason="precflow[test] has it")
+    server_of = pytest.importorskip("moto.server", reason="precflow[test] has it").ThreadedMotoServer
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it writes a line for each request
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = server_of(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
         host, port = server.get_host_and_port()
