@@ -2,12 +2,17 @@
 
 import json
 import os
+import shlex
+from pathlib import Path
 
 import object_store
 import pytest
+import yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("text encoder")]
-WORDS = ["+recipe=sd_text_encoder", "workload.model.layers=1", "target.dtype=float32", "target.device=emulated", "output=ci"]
+SMALL = ["workload.model.layers=1", "target.dtype=float32", "target.device=emulated", "capture.scope=[encoder.*]"]
+WORDS = ["+recipe=sd_text_encoder", *SMALL, "output=ci"]
+CI = Path(__file__).parents[2] / "docs" / "ci"
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +36,32 @@ def place(precflow, store, tmp_path):
     return run
 
 
-def test_the_second_place_finds_the_reference_and_a_lost_shard_is_unreadable(place, store, tmp_path):
+def list_texts(plain):
+    """Return all texts in nested plain data."""
+    inner = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ()
+    return [plain] if isinstance(plain, str) else [text for item in inner for text in list_texts(item)]
+
+
+def test_the_second_place_finds_the_reference_and_a_lost_shard_is_unreadable(place, precflow, store, tmp_path):
     missing = place("target", "sides=[target]", "stages=[environment,dump]")
     assert missing.problems(2, "no reference was sealed in s3://places/team/sd_text_encoder", "sides=[reference]") == []
     made = place("reference", "sides=[reference]")
     assert made.problems(0, "stage=upload side=reference state=done", "sealed s3://places/team/sd_text_encoder/dump.") == []
     judged = place("target", "sides=[target]")
     assert judged.problems(0, "stage=dump side=reference state=kept", "stage=download side=reference", "verdict=aligned") == []
+
+    # What the two examples for build servers type, in workspaces of their own. A variable names the service behind s3://.
+    for name in ("github", "gitlab"):
+        (command,) = [
+            text for text in list_texts(yaml.safe_load((CI / f"{name}.yml").read_text())) if text.startswith("precflow")
+        ]
+        words = shlex.split(command.partition("||")[0].replace("$STORE", store.url))[1:]
+        workspace = tmp_path / name
+        workspace.mkdir()
+        secrets = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+        built = precflow(*words, *SMALL, cwd=workspace, AWS_ENDPOINT_URL_S3=store.endpoint, **secrets)
+        assert built.problems(0, "verdict=aligned", "report=runs/sd_text_encoder/report.html") == []
+        assert (workspace / "runs" / "sd_text_encoder" / "public" / "junit.xml").is_file()
 
     # A third place computes nothing, and needs no dump for that.
     read = place("reader", "sides=[]")
