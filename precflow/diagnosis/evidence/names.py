@@ -225,6 +225,9 @@ _SUSPECT = {
     ),
     "between_reference": EvidenceName("in between on the reference", "Calls there without a partner on the target."),
     "between_target": EvidenceName("in between on the target", "Calls there without a partner on the reference."),
+    "drawn_between": EvidenceName(
+        "random numbers in between", "Calls of either side in between, if each of them draws random numbers; else absent."
+    ),
     "arguments_different": EvidenceName(
         "arguments that differ", "`name: reference / target`; devices and the run's own dtype are left out."
     ),

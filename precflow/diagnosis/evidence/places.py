@@ -12,6 +12,7 @@ from precflow.comparison.fused.value_classes import Floats
 
 _NEARLY_ALL = 0.99  # of the error's energy
 _FEW = 0.3  # share of the indices of an axis from which on it is no border any more
+_MANY = 0.1  # share of a sample's rows from which on the sample is wrong, and not a place in it
 _LITTLE = 1e-4  # of the energy of another sample: the first one agrees
 
 
@@ -86,13 +87,19 @@ def measure_growth(reference: Floats, target: Floats) -> tuple[float, float] | N
 def is_first_sample_right(reference: Floats, target: Floats) -> bool | None:
     """Tell whether the first sample agrees and the others do not; ``None`` without several samples.
 
+    A position or mask of another sample is wrong for many rows: a single wrong element in the second sample is another thing.
+
     >>> is_first_sample_right(np.ones((2, 3, 4)), np.stack([np.ones((3, 4)), np.zeros((3, 4))]))
     True
     """
     if reference.ndim < 2 or reference.shape[0] < 2:
         return None
-    energy = np.sum((target - reference).reshape(len(reference), -1) ** 2, axis=1)
-    return bool(energy[0] < _LITTLE * energy[1:].min()) if np.isfinite(energy).all() and energy.any() else None
+    samples = (target - reference).reshape(len(reference), -1, reference.shape[-1] if reference.ndim > 2 else 1)
+    rows = np.sum(samples**2, axis=2)
+    if not np.isfinite(rows).all() or not rows.any():
+        return None
+    energy, wrong = rows.sum(axis=1), np.mean(rows > _LITTLE * rows.max(), axis=1)
+    return bool(energy[0] < _LITTLE * energy[1:].min() and wrong[1:].min() >= _MANY)
 
 
 def measure_zero_share(reference: Floats, target: Floats) -> float | None:

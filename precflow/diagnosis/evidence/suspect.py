@@ -104,7 +104,14 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
         "after": list(suspect.after) or None,
         "between_reference": list(suspect.between_reference) or None,
         "between_target": list(suspect.between_target) or None,
+        "drawn_between": _find_draws((*suspect.between_reference, *suspect.between_target)) or None,
     }
+
+
+def _find_draws(between: Sequence[str]) -> list[str]:
+    """Return the calls that draw random numbers, if nothing else but movement lies between what agrees and what does not."""
+    drawing = [name for name in between if operator_families.find_family(name.rpartition(" / ")[2]) == "random"]
+    return drawing if len(drawing) == len(between) else []
 
 
 def _compare_calls(observed: ObservedCall, *, same_dtype: bool) -> dict[str, Any]:

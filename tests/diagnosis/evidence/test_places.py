@@ -102,3 +102,12 @@ def test_nothing_is_said_without_an_error():
     assert places.measure_sign_share(VALUES, VALUES) is None
     assert places.measure_norm_change(VALUES, VALUES) is None
     assert places.is_first_sample_right(VALUES, VALUES) is None
+
+
+def test_a_wrong_element_of_the_second_sample_is_no_wrong_sample():
+    values = np.random.default_rng(3).standard_normal((2, 4, 24, 24))
+    element, row, sample = values.copy(), values.copy(), values.copy()
+    element[1, 2, 3, 4] += 1.0
+    row[1, 2, 3] += 1.0
+    sample[1] = values[1, :, ::-1]
+    assert [places.is_first_sample_right(values, wrong) for wrong in (element, row, sample)] == [False, False, True]
