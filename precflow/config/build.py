@@ -172,7 +172,7 @@ class Builder:
             meant = MEANT.get((field, _BOOLEANS[value.casefold()])) if value.casefold() in _BOOLEANS else ""
             if meant:
                 return self.say(path, f"`{value}` is a boolean for YAML, and no word here. Use {meant} (one of {shown})")
-            return self.say(path, f"{_shorten(value)} is not one of {shown}.{did_you_mean(value, words)}")
+            return self.say(path, f"{_shorten(value)} is not one of {shown}.{did_you_mean(value, filter(None, words))}")
         return value
 
     def _raw(self, path: DottedPath) -> str | None:

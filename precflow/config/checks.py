@@ -23,7 +23,7 @@ from precflow import __version__
 from precflow.agent import redaction
 from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, HEADER_FILE, LARGEST, MODULE, OPERATOR, OPTIMIZER
 from precflow.agent.sampling import parse_slices
-from precflow.config import signatures, standards, whatifs
+from precflow.config import curves_section, signatures, standards, whatifs
 from precflow.config.addresses import find_problem, is_address
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
 from precflow.config.schema import SIDES, Accepted, Capture, Limits, PairingRule, RunConfig, Side, ToleranceRule, plain
@@ -95,6 +95,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_whatif(config)
     yield from _check_script(config)
     yield from _check_pairing(config)
+    yield from curves_section.find_problems(config)
     yield from signatures.check_fault_rules(config.emulate.rules)
     yield from signatures.check_shipped(config)
     if config.emulate.name and "emulated" not in config.target.device:
@@ -116,12 +117,13 @@ def find_missing_workload(config: RunConfig) -> PathProblems:
         yield ("target", "dump"), "is the dump of the reference too: a dump always agrees with itself"
     for side in ("reference", "target"):
         settings = getattr(config, side)
-        if settings.dump or side not in config.sides:
+        if settings.dump or settings.log or side not in config.sides:
             continue
         if config.workload.script:
             continue
         if not config.workload.model:
-            ways = f"{side}.dump=PATH of an existing dump, workload.model._target_, or workload.script=train.py"
+            given = "log" if config.curves else "dump"
+            ways = f"{side}.{given}=PATH of an existing {given}, workload.model._target_, or workload.script=train.py"
             yield (side, "dump"), f"{side} has nothing to run: {ways}"
         elif TARGET not in config.workload.model or TARGET not in config.workload.inputs:
             part = "model" if TARGET not in config.workload.model else "inputs"
@@ -140,11 +142,13 @@ def find_missing_files(config: RunConfig) -> PathProblems:
     """
     here = [(name, side) for name, side in (("reference", config.reference), ("target", config.target)) if name in config.sides]
     for name, side in here:
+        for number, log in enumerate(side.log):
+            yield from _check_path((name, "log", str(number)), log, _ANY, "the log that a run has written")
         if side.dump:
             yield from _check_path((name, "dump"), side.dump, _FOLDER, f"the folder that holds {HEADER_FILE}")
-        else:
+        elif not side.log:
             yield from _check_side(name, side)
-    if any(not side.dump for _, side in here) and not any(side.launcher for _, side in here):
+    if any(not side.dump and not side.log for _, side in here) and not any(side.launcher for _, side in here):
         yield from _check_workload(config)
     if config.operators.against:
         yield from _check_path(

@@ -23,7 +23,7 @@ _SPOKEN_KEYS = {
 }
 # Keys of the recipe format that this version does not have yet: to look for a misspelling would lead astray.
 _PLANNED = frozenset(
-    "golden curves time_limit workload.tokenizer determinism.shuffle "
+    "golden time_limit workload.tokenizer determinism.shuffle "
     "determinism.data capture.slowdown report.language side.layout".split()
 )
 

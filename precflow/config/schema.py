@@ -177,6 +177,12 @@ class Side:
         "Words that stand before the interpreter, one an entry. The command goes to their end, or where `{command}` stands.",
         "[taskset, -c, 0-7]",
     )
+    log: tuple[str, ...] = key(
+        (),
+        "Log of a training run that exists already: curves are read from it, and this side runs nothing. Further ones of the "
+        "reference are repeats of the same run, which show how much it differs from run to run.",
+        "[gpu.json, gpu_repeat.json]",
+    )
     variables: Mapping[str, str] = key(
         {},
         "Environment variables, set before Python starts. Quote what is no plain word. A recipe may set switches alone "
@@ -392,6 +398,38 @@ class Pairing:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """A number that a training run logs at its steps, such as the loss: where it is found and how near it has to be."""
+
+    pattern: str = key(
+        "",
+        "Regular expression for lines of a text log, with the groups `step` and `value`, or the name of a shipped one: "
+        "hugging_face, megatron, mindformers, mindspeed, plain. Without it the kind of the log is found out.",
+        r"'step (?P<step>\d+).* loss: (?P<value>\S+)'",
+    )
+    file: str = key(
+        "",
+        "Name of a file among those that `workload.files` keeps of a run, to read in place of what the run has printed.",
+        "gpulog.json",
+    )
+    column: str = key(
+        "",
+        "Key, column or tag of the numbers in JSON, CSV and TensorBoard's files. Without it: the name of the curve, or another "
+        "usual name of it.",
+        "train/loss",
+    )
+    step_column: str = key("", "Key or column of the steps. Without it: step, iteration, global_step and their like.", "iter")
+    steps: int = key(0, "Steps that are compared, from the first; fewer are inconclusive. 0 is all that a side has.", "2000")
+    standard: str = key("", "Name of a standard that judges losses (`precflow ls standard`).", "mindformers_migration")
+    first_abs_error: float | None = key(None, "Absolute difference of the first step: at most.", "0.005")
+    first_rel_error: Share | None = key(None, "Difference of the first step as a share of the reference: at most.", "0.5%")
+    max_abs_error: float | None = key(None, "Largest absolute difference of a step: at most.", "0.1")
+    max_rel_error: Share | None = key(None, "Largest difference of a step as a share of the reference: at most.", "5%")
+    mean_abs_error: float | None = key(None, "Mean of the absolute differences: at most.", "0.01")
+    mean_rel_error: Share | None = key(None, "Mean of the differences as shares of the reference: at most.", "10%")
+
+
+@dataclass(frozen=True)
 class Coverage:
     """How much must have been compared for a verdict."""
 
@@ -494,6 +532,11 @@ class RunConfig:
         {},
         "Your own metrics by name: a class as `_target_` and its arguments (docs/metrics.md).",
         "{sign_flips: {_target_: our_metrics.SignFlips}}",
+    )
+    curves: Mapping[str, Curve] = key(
+        {},
+        "Curves of a training run that are compared, by name (docs/curves.md).",
+        "{loss: {standard: loss_1_percent}, grad_norm: {mean_rel_error: 10%}}",
     )
     tolerance: Tolerance = field(default_factory=Tolerance)
     accepted: tuple[Accepted, ...] = key(

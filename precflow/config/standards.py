@@ -80,6 +80,12 @@ def are_measured(names: Iterable[str]) -> bool:
     return any(StandardFile(path).times for path in paths if path)
 
 
+def judges_losses(name: str) -> bool:
+    """Tell whether a standard judges losses and other curves; a standard that is not known does not."""
+    path = find(name, _TEAM.get())
+    return path is not None and StandardFile(path).losses is not None
+
+
 def find(name: str, folders: Sequence[Path] = ()) -> Path | None:
     """Return the file of a standard, ``None`` if there is none; the folders are searched before the shipped one."""
     return next((path for folder in (*folders, _shipped_folder()) if (path := folder / f"{name}.yaml").is_file()), None)

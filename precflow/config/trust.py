@@ -53,6 +53,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "tolerance.rules": f"match phase because {_LIMITS}",
     "accepted": f"match phase because ticket until {_LIMITS}",
     "pairing.rules": "reference target phase index axis sizes groups permute slices reference_slices pad because",
+    "curves": "*",
     "coverage": "minimum elements",
     "report": "columns formats",
     "emulate": "name title rules.*",

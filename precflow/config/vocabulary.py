@@ -20,6 +20,7 @@ _DTYPES = ("float64", "float32", "float16", "bfloat16")
 _STAGES = (
     "environment",
     "dump",
+    "curves",
     "noise",
     "determinism",
     "compare",
@@ -69,6 +70,8 @@ MEANT = {
 
 def allowed_words(field: str) -> tuple[str, ...] | None:
     """Return the words that ``Dataclass.field`` may take, or ``None`` where any text will do."""
+    if field == "Curve.standard":
+        return ("", *(name for name in standards.names() if standards.judges_losses(name)))
     return standards.names() if field == "Tolerance.standards" else WORDS.get(field)
 
 

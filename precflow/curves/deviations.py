@@ -18,6 +18,7 @@ from precflow.curves.series import Steps, Values
 PARTED = 0.01
 """Smoothed relative deviation from which on curves count as parted: msprobe's mark for a loss that is misaligned."""
 _MOST_SPIKES = 20
+_CANDIDATES = 200
 _SPIKE = 8.0  # times the usual distance from the median around; for normal noise this never happens in 10^14 steps
 _LEAST_SPIKE = 0.1  # of the median around: smaller ones are nothing to look at
 _AROUND = 25  # steps to each side of a spike that tell what is usual
@@ -234,32 +235,28 @@ def _find_parting(steps: Steps, apart: Values) -> int:
 
 
 def _find_spikes(joined: Joined) -> tuple[Spike, ...]:
-    """Return jumps that one side has and the other has not, not even half as high."""
-    sides = {"reference": joined.reference, "target": joined.target}
+    """Return jumps that one side has and the other has not, not even half as high.
+
+    Such a jump is a difference, so that only the largest differences have to be looked at.
+    """
     if len(joined) <= 2 * _AROUND:
         return ()
-    around = {side: _look_around(values) for side, values in sides.items()}
+    difference = np.abs(joined.target - joined.reference)
+    largest = np.argsort(np.where(np.isfinite(difference), -difference, 0.0), kind="stable")[:_CANDIDATES]
     spikes = []
-    for side, other in (("reference", "target"), ("target", "reference")):
-        distance, usual, median = around[side]
-        jumps = (distance > _SPIKE * usual) & (distance > _LEAST_SPIKE * np.abs(median)) & (around[other][0] < distance / 2)
-        spikes += [
-            Spike(int(joined.steps[place]), side, float(sides[side][place]), float(median[place]))
-            for place in np.flatnonzero(jumps)
-        ]
+    for place in largest[difference[largest] > 0].tolist():
+        distances = {}
+        for side, values in (("reference", joined.reference), ("target", joined.target)):
+            around = values[max(0, place - _AROUND) : place + _AROUND + 1]
+            around = around[np.isfinite(around)]
+            median = float(np.median(around))
+            usual = 1.4826 * float(np.median(np.abs(around - median)))  # a standard deviation, if they are normal
+            distances[side] = (abs(float(values[place]) - median), usual, median, float(values[place]))
+        for side, other in (("reference", "target"), ("target", "reference")):
+            distance, usual, median, value = distances[side]
+            if distance > max(_SPIKE * usual, _LEAST_SPIKE * abs(median)) and distances[other][0] < distance / 2:
+                spikes.append(Spike(int(joined.steps[place]), side, value, median))
     return tuple(sorted(spikes, key=lambda spike: spike.step)[:_MOST_SPIKES])
-
-
-def _look_around(values: Values) -> tuple[Values, Values, Values]:
-    """Return each number's distance from the median around it, what is usual there, and that median."""
-    import pandas as pd  # noqa: PLC0415  half a second, which a short curve need not wait for
-
-    width = 2 * _AROUND + 1
-    series = pd.Series(np.where(np.isfinite(values), values, np.nan))
-    median = series.rolling(width, center=True, min_periods=_AROUND).median()
-    distance = (series - median).abs()
-    usual = distance.rolling(width, center=True, min_periods=_AROUND).median() * 1.4826  # a standard deviation, if normal
-    return distance.to_numpy(), usual.to_numpy(), median.to_numpy()
 
 
 def find_scale_drops(steps: Steps, values: Values) -> tuple[int, ...]:

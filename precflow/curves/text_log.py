@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from precflow import resources
+from precflow.config import curves_section
 from precflow.curves.series import Series, Values, make_series
 from precflow.curves.wanted import Wanted
 from precflow.errors import CurveError
 
-PATTERNS = "curve"  # folder of the shipped patterns
 _BLOCK = 1 << 23  # bytes of a log that are held at once
 _TRIED = 1 << 22  # bytes by which the shipped patterns are told from each other
 _FALLBACK = "plain"  # it would match some lines of all others
@@ -33,34 +32,19 @@ class Pattern(NamedTuple):
     counted: bool
 
 
-def list_patterns() -> tuple[str, ...]:
-    """Return the names of the shipped patterns."""
-    return tuple(sorted(file.stem for file in (resources.directory("conf") / PATTERNS).glob("*.yaml")))
-
-
 def compile_pattern(wanted: Wanted) -> Pattern:
     """Return the pattern that a recipe gives, or names.
 
     Raises:
         CurveError: It is no regular expression, or lacks a group.
     """
-    if wanted.pattern in list_patterns():
+    problem = curves_section.find_pattern_problem(wanted.pattern)
+    if problem:
+        what, _, step = problem.replace("; ", ": ", 1).partition(": ")
+        raise CurveError(f"curves.{wanted.name}.pattern {what}", next_step=step)
+    if wanted.pattern in curves_section.pattern_names():
         return _compile_shipped(wanted.pattern, wanted.name, wanted.column)
-    try:
-        expression = re.compile(wanted.pattern, re.MULTILINE)
-    except re.error as error:
-        raise CurveError(
-            f"curves.{wanted.name}.pattern is no regular expression: {error.msg}"
-            + (f" at letter {error.pos + 1}" if error.pos is not None else ""),
-            next_step=f"correct it, or name a shipped one: {', '.join(list_patterns())}",
-        ) from error
-    missing = [name for name in ("step", "value") if name not in expression.groupindex]
-    if missing:
-        raise CurveError(
-            f"curves.{wanted.name}.pattern has no group {' and no group '.join(missing)}",
-            next_step=r"write it like  'step (?P<step>\d+).* loss (?P<value>\S+)'",
-        )
-    return Pattern(expression, "", counted=False)
+    return Pattern(re.compile(wanted.pattern, re.MULTILINE), "", counted=False)
 
 
 def read_text(path: Path, wanted: Wanted, place: str) -> Series:
@@ -85,7 +69,8 @@ def read_text(path: Path, wanted: Wanted, place: str) -> Series:
     if not values:
         raise _nothing_found(path, wanted, place)
     numbers, bad = _parse(values)
-    notes = [f"read by the pattern {pattern.name}"] if pattern.name and not wanted.pattern else []
+    source = f"{place}, by the pattern {pattern.name}" if pattern.name else place
+    notes: list[str] = []
     if bad.all():
         raise CurveError(
             f"{place}: curves.{wanted.name}.pattern finds {values[0][:40]!r} where a number is expected",
@@ -105,7 +90,7 @@ def read_text(path: Path, wanted: Wanted, place: str) -> Series:
                 next_step=r"let the group `step` be (?P<step>\d+)",
             )
     try:
-        return make_series(numbered[~bad], numbers[~bad], source=place, notes=notes)
+        return make_series(numbered[~bad], numbers[~bad], source=source, notes=notes)
     except ValueError as error:
         raise CurveError(f"{place}: {error}", next_step=r"let the group `step` be (?P<step>\d+)") from error
 
@@ -119,7 +104,7 @@ def _recognize(path: Path, wanted: Wanted, place: str) -> Pattern:
     with path.open("rb") as file:
         head = _clean(file.read(_TRIED))
     counts: dict[str, int] = {}
-    for name in list_patterns():
+    for name in curves_section.pattern_names():
         pattern = _compile_shipped(name, wanted.name, wanted.column)
         counts[name] = len(pattern.expression.findall(head)) if name != _FALLBACK else 0
     best = max(counts, key=lambda name: counts[name])
@@ -133,7 +118,7 @@ def _recognize(path: Path, wanted: Wanted, place: str) -> Pattern:
 @lru_cache(maxsize=64)
 def _compile_shipped(name: str, curve: str, column: str) -> Pattern:
     """Return a shipped pattern for a curve: its own one, or that of any name with the name filled in."""
-    data = yaml.safe_load((resources.directory("conf") / PATTERNS / f"{name}.yaml").read_text(encoding="utf-8"))
+    data = yaml.safe_load((curves_section.patterns_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
     own = data.get("curves", {}).get(curve) if not column else None
     # A name is written with a space, a hyphen, an underscore or nothing between its words.
     spelt = "[ _-]?".join(map(re.escape, re.split(r"[ _-]", column or curve)))
@@ -181,8 +166,12 @@ def _nothing_found(path: Path, wanted: Wanted, place: str) -> CurveError:
         lines = [line.strip() for line in _clean(file.read(4096)).splitlines() if line.strip()]
     if not lines:
         return CurveError(f"{place} is empty", next_step="give the log of a run that has made a step")
-    what = f"the pattern {wanted.pattern}" if wanted.pattern else f"one of the patterns {', '.join(list_patterns())}"
+    what = (
+        f"the pattern {wanted.pattern}"
+        if wanted.pattern
+        else f"one of the patterns {', '.join(curves_section.pattern_names())}"
+    )
     return CurveError(
         f"{place}: no line has {wanted.name} by {what}; its first line is {lines[0][:80]!r}",
-        next_step=f"say how its lines look: curves.{wanted.name}.pattern='step (?P<step>\\d+).* loss (?P<value>\\S+)'",
+        next_step=f"say how its lines look: curves.{wanted.name}.pattern={curves_section.EXAMPLE}",
     )

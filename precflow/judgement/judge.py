@@ -10,6 +10,7 @@ from pathlib import Path
 
 from precflow.comparison.measure import Measure
 from precflow.config.schema import PairingRule, RunConfig, ToleranceRule
+from precflow.curves.outcome import CurveOutcome
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.coverage import (
@@ -26,6 +27,7 @@ from precflow.judgement.coverage import (
     tally,
 )
 from precflow.judgement.covered import mark_covered
+from precflow.judgement.curves import collect_curves
 from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
 from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import Condition, list_conditions
@@ -75,6 +77,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     without_floors: str = "",
     settle_choices: SettleChoices | None = None,
     losses: tuple[Sequence[float], Sequence[float]] = ((), ()),
+    curves: Sequence[CurveOutcome] = (),
 ) -> tuple[list[Judged], Verdict]:
     """Judge a run.
 
@@ -93,6 +96,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         without_floors: Why there are none, in words.
         settle_choices: Marks choices that are near ties and what depends on them; without it they fail.
         losses: Of each step, on the reference and on the target, for standards that judge them.
+        curves: What is said about the curves of the run, which have limits of their own.
 
     Returns:
         One status a measure, in the same order, and the verdict.
@@ -112,13 +116,18 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     judged = [decision.judged for decision in decisions]
     rows = list(zip(measures, judged, strict=True))
     counted = tally(judged)
-    curves = {standard.name: judge_losses(standard.losses, *losses) for standard in loaded if standard.losses}
+    by_losses = {standard.name: judge_losses(standard.losses, *losses) for standard in loaded if standard.losses}
+    logged = collect_curves(curves)
     not_applied = {standard.name: NOT_EVALUATED for standard in loaded if standard.judges_operators}
-    not_applied |= {name: outcome.missing for name, outcome in curves.items() if outcome.missing}
+    not_applied |= {name: outcome.missing for name, outcome in by_losses.items() if outcome.missing}
     failures = _describe_failures(rows, unrepeatable)
     failures += [
-        f"{standard.dated}: {text}" for standard in loaded if standard.name in curves for text in curves[standard.name].failed
+        f"{standard.dated}: {text}"
+        for standard in loaded
+        if standard.name in by_losses
+        for text in by_losses[standard.name].failed
     ]
+    failures += logged.failed
     sampled = share_sampled(measures, judged)
     # If a blocker stood in the way, nothing was read on purpose: the blocker is the reason, and not a missing record.
     if measures or not blockers:
@@ -134,6 +143,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         *_describe_unapplied(decisions),
         *(describe_not_applied(name, why) for name, why in not_applied.items()),
         *describe_empty_ends(measures, judged),
+        *logged.missing,
         # As long as any record could have failed, they are a warning only.
         *(blind_phases if counted.compared and not counted.could_fail else []),
     ]
@@ -153,6 +163,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         *describe_partly_judged(measures, judged),
         *_describe_shared_nonfinite(rows),
         *describe_not_judged(measures),
+        *logged.warnings,
     ]
     passing = (record for record in judged if record.status == "pass")
     closest = max(passing, key=lambda record: record.ratio, default=Judged(record="", status="pass"))
@@ -169,7 +180,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         sampled=sampled,
         standards=_find_met(config, decisions, counted)
         | {standard.name: False for standard in loaded if not standard.judges_records}
-        | {name: outcome.is_met for name, outcome in curves.items()},
+        | {name: outcome.is_met for name, outcome in by_losses.items()}
+        | dict(logged.met),
         not_applied=not_applied,
         sources={standard.name: standard.origin for standard in loaded if standard.date},
         closest=closest.record,

@@ -11,12 +11,12 @@ from markupsafe import Markup
 
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
-from precflow.report import chart, highlights, page_data, record_details, training, wording
+from precflow.report import chart, curves, highlights, page_data, record_details, terminal, training, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
 
 FIRST_ROWS = 50  # rows written into the page, for print and without JavaScript; the script's table shows as many at a time
-STYLES = ("base.css", "sections.css", "records.css", "record_details.css", "training.css", "print.css")
+STYLES = ("base.css", "sections.css", "curves.css", "records.css", "record_details.css", "training.css", "print.css")
 SCRIPTS = ("format.js", "page.js", "records.js", "chart.js", "table.js", "tree.js", "detail.js", "start.js")
 
 
@@ -51,6 +51,14 @@ def render(model: ReportModel) -> str:
         failing=sum(verdict.counts.get(status, 0) for status in MISALIGNED_STATUSES),
         first_rows=highlights.find_first_rows(page, FIRST_ROWS),
         picture=chart.build_chart(page),
+        has_records=terminal.has_records(model),
+        curves=[
+            (one, curves.describe_curve(one), curves.describe_growth(one.growth), curves.draw_curve(one))
+            for one in model.curves
+        ],
+        width=curves.WIDTH,
+        height=curves.HEIGHT,
+        lower=curves.LOWER,
         left_out=wording.describe_left_out(len(page.rows), page.rows_left_out, page.recipe),
         facts=list_facts(model),
         phases=describe_phases(model.phases),
@@ -96,6 +104,12 @@ def build_policy(style: str, script: str) -> str:
 
 def describe_verdict(model: ReportModel) -> str:
     """Return the verdict as one sentence."""
+    if model.curves and not model.rows:
+        return {
+            "misaligned": "A curve is beyond its limits.",
+            "inconclusive": "No curve is beyond its limits, but something needed for a verdict is missing.",
+            "aligned": "Every curve stays within its limits. No tensor was compared.",
+        }[model.verdict.verdict]
     if model.verdict.verdict == "misaligned":
         return "The two sides part at" if model.region.start else "Records are over their limits; no single start was found."
     if model.verdict.verdict == "inconclusive":

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from precflow.curves.outcome import CurveOutcome
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
 from precflow.report import highlights, wording
+from precflow.report.curves import describe_curve
 from precflow.report.model import ReportModel, Row
 from precflow.report.tree import split_levels
 from precflow.streams import printable_lines  # XML cannot hold control characters: they become visible escapes
@@ -25,7 +27,7 @@ class Case:
     """One test case.
 
     Attributes:
-        suite: ``verdict``, ``stages`` or ``modules``.
+        suite: ``verdict``, ``stages``, ``curves`` or ``modules``.
         name: What a build server lists.
         outcome: ``passed``, ``failure``, ``error`` (no evidence) or ``skipped`` (nothing that could have failed).
         message: One line.
@@ -78,6 +80,7 @@ def list_cases(model: ReportModel) -> list[Case]:
     return [
         Case("verdict", f"verdict ({name})", outcome, message, "\n".join([reasons, *findings]), model.seconds),
         *stages,
+        *(_make_curve_case(one) for one in model.curves),
         *_keep_worst(modules),
     ]
 
@@ -122,6 +125,11 @@ def _list_reasons(bad: Sequence[Row]) -> Iterable[str]:
         yield f"{row.measure.record}: {wording.words(row.judged.status)}, {row.judged.reason or row.measure.reason or row.role}"
     if len(bad) > _SHOWN:
         yield f"and {wording.count(len(bad) - _SHOWN)} more in the report"
+
+
+def _make_curve_case(one: CurveOutcome) -> Case:
+    outcome = {"aligned": "passed", "misaligned": "failure", "inconclusive": "error"}[one.verdict]
+    return Case("curves", one.name, outcome, "; ".join((*one.failed, *one.missing)), describe_curve(one))
 
 
 def _count_outcomes(name: str, inside: Sequence[Case]) -> dict[str, str]:

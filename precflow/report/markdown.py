@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from precflow.diagnosis.training.phases import describe_phases
-from precflow.report import highlights, terminal, wording
+from precflow.report import curves, highlights, terminal, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
 
@@ -21,6 +21,8 @@ def render(model: ReportModel) -> str:
         coverage=terminal.describe_coverage(model),
         standards=terminal.describe_standards(model),
         check_words=wording.CHECK_WORDS,
+        has_records=terminal.has_records(model),
+        curves=[(one, curves.describe_curve(one)) for one in model.curves],
         phases=describe_phases(model.phases),
         worst=highlights.find_worst_rows(model, WORST),
         missing=highlights.find_incomplete_rows(model, WORST),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from precflow.comparison.detail.record import RecordDetail
 from precflow.comparison.measure import Measure
+from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.operator_table import OperatorRow
@@ -88,6 +89,7 @@ class ReportModel:
         phases: The parts of a training step and which of them is guilty; empty for a run that trains nothing.
         procedure: The checks of a training migration, in order; empty for a run that trains nothing.
         gradients: Norm and direction of the gradients, those of the most different parameters; empty if none were kept.
+        curves: What is said about the curves of a training run, in order of the recipe.
         roles_left_out: Role -> those of them that were judged; every count of records includes them.
     """
 
@@ -112,6 +114,7 @@ class ReportModel:
     details: tuple[RecordDetail, ...] = ()
     whatifs: tuple[Outcome, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
+    curves: tuple[CurveOutcome, ...] = ()
     phases: tuple[PhaseState, ...] = ()
     procedure: tuple[Check, ...] = ()
     gradients: tuple[GradientRow, ...] = ()

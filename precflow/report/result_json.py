@@ -51,6 +51,11 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         ],
         "whatifs": make_strict(model.whatifs),
         "operators": make_strict(model.operators),
+        "curves": [
+            {key: value for key, value in make_strict(one).items() if key != "points"}
+            | {"points": [[point.step, make_strict(point.reference), make_strict(point.target)] for point in one.points]}
+            for one in model.curves
+        ],
         "sides": make_strict(model.sides),
         "differences": {
             name: {"reference": reference, "target": target} for name, (reference, target) in model.differences.items()

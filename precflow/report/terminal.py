@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from precflow.diagnosis.findings import CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
-from precflow.report import highlights, wording
+from precflow.report import curves, highlights, wording
 from precflow.report.model import ReportModel, Row
 
 NARROWEST, WIDEST = 60, 88  # columns; a narrower terminal breaks the lines itself
@@ -32,6 +32,7 @@ _RARE = frozenset(
 _AMOUNTS = ((2, 2), (2, 1), (2, 0), (1, 0))  # findings and facts of each; the first that fits is shown
 _NARROW = {"float16": 100 * 2.0**-11, "bfloat16": 100 * 2.0**-8}  # percent that one rounding changes a number by at most
 _INDENT = " " * 15  # of text in the second column: three letters of margin, twelve of label
+_LABEL = 11  # columns of a label
 _LEAST_NAME = 28  # columns; with less room a name gets a line of its own
 _TO_ASCII = str.maketrans({"·": "-", "✓": "ok", "✗": "x", "…": "~", "≥": ">=", "\u202f": " ", "→": "->"})
 _SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|'[^']*'|"(?:[^"\\]|\\.)*"|\\.)+""")
@@ -163,9 +164,25 @@ def _put_beside(line: str, label: str, text: str, columns: int) -> list[str]:
     return [whole] if cell_len(whole) <= columns else [line, f"   {label}{_shorten(text, columns - 3 - len(label))}"]
 
 
+def _render_curves(model: ReportModel, columns: int) -> list[str]:
+    """Return a line or two for each curve that was compared."""
+    return [
+        line
+        for one in model.curves
+        if (text := curves.describe_curve(one))
+        for line in _render_labelled(_shorten(one.name, _LABEL), text, columns)
+    ]
+
+
+def has_records(model: ReportModel) -> bool:
+    """Tell whether there is anything to say of records; a run that compares curves alone has none."""
+    return bool(model.rows or model.verdict.total) or not model.curves
+
+
 def _render_aligned(model: ReportModel, columns: int, amount: _Amount) -> list[str]:
     lines = [
-        *_render_labelled("records", describe_coverage(model), columns),
+        *(_render_labelled("records", describe_coverage(model), columns) if has_records(model) else []),
+        *_render_curves(model, columns),
         *_render_labelled("standards", describe_standards(model), columns),
     ]
     if model.verdict.sources:
@@ -189,7 +206,8 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
         for place, finding in enumerate(model.findings[1 : amount.findings], start=2):
             lines += _render_finding_title(place, finding, columns)
     else:
-        advice = "no rule knows this fault; the report shows the operator and its source line"
+        shown = "the operator and its source line" if has_records(model) else "the curves"
+        advice = f"no rule knows this fault; the report shows {shown}"
         lines = _render_labelled("because", "; ".join(model.verdict.reasons) or "records are over their limits", columns)
         lines += _render_labelled("advice", advice, columns)
     others = [f"{wording.count(many)} {what}" for what, many in _count_others(model).items() if many]
@@ -201,7 +219,8 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
         f"{wording.count(roles['agrees'])} agree",
     ]
     records = "   ".join([describe_compared(model), *by_role, *others])
-    lines += ["", *_render_labelled("records", records, columns, most=3)]
+    lines += ["", *(_render_labelled("records", records, columns, most=3) if has_records(model) else [])]
+    lines += _render_curves(model, columns)
     worst = highlights.find_furthest_row(model)
     if worst is not None:
         floor = wording.describe_floor(worst.judged.floor)
@@ -215,7 +234,8 @@ def _render_inconclusive(model: ReportModel, columns: int, amount: _Amount) -> l
         lines += _render_labelled("missing" if place == 0 else "", reason, columns, most=3)
     if model.findings:
         lines += ["", *_render_finding(1, model.findings[0], columns, amount)]
-    return [*lines, "", *_render_labelled("records", describe_coverage(model), columns, most=3)]
+    records = _render_labelled("records", describe_coverage(model), columns, most=3) if has_records(model) else []
+    return [*lines, "", *records, *_render_curves(model, columns)]
 
 
 def _render_finding(place: int, finding: Finding, columns: int, amount: _Amount) -> list[str]:

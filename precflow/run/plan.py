@@ -87,7 +87,7 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
             done[stage.name] = sealed
             agenda.learn(stage, sealed)
         # Whether there is a second pass, and what it records, is known only after the first one.
-        undecided = stage.scope_needs and region.NAME not in done
+        undecided = region.NAME in stage.scope_needs and region.NAME not in done
         steps.append(replace(step, because="decided by pass 1") if undecided else step)
     budget = job.config.capture.budget
     estimate = estimate_sizes(steps, job, where, done, rehearse=sizes or bool(budget))

@@ -28,7 +28,7 @@ from precflow.run.next_command import command_for_side
 from precflow.run.steps import Agenda
 from precflow.run.store import Sealed, explain_disk_errors, mark_used
 from precflow.sides.launch import Agents
-from precflow.stages import noise, region
+from precflow.stages import curves, noise, region
 from precflow.stages.artifacts import cache_reads
 from precflow.stages.dump import is_given
 from precflow.stages.introduced import read_conclusion
@@ -210,7 +210,7 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
 
 def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
     """Publish the report and print how the run ended; ``kept``: the seconds of a run that computed nothing, else ``None``."""
-    if "judge" not in done:
+    if "judge" not in done and curves.NAME not in done:
         dumps = [sealed for name, sealed in done.items() if name.startswith("dump.")]
         place = where.remote.url if where.remote else ""
         lines = [f" sealed   {place or sealed.folder.parent}/{sealed.folder.name}" for sealed in dumps]
@@ -224,8 +224,8 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
         shown = _publish(where.folder, done["report"].folder)
         model = read_model(done["report"].folder)
         row = find_furthest_row(model)
-        reference = done["dump.reference"]
-        age = "" if is_given(reference.folder) else wording.describe_age(time.time() - reference.finished)
+        reference = done.get("dump.reference")  # there is none if the reference is a log
+        age = "" if reference is None or is_given(reference.folder) else wording.describe_age(time.time() - reference.finished)
         furthest = wording.used(row.judged.ratio) if row is not None and model.verdict.verdict == "misaligned" else ""
         if job.ci:
             say(format_outcome(model, report_path=shown, reference_age=age))

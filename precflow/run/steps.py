@@ -176,7 +176,7 @@ def select_stages(
     every = registry.instances(config, second_pass=second_pass, floors=floors)
     here = [stage for stage in every if not stage.side or stage.side in config.sides or stage.kind in _TRAVELS]
     # With the reference alone there is nothing to compare with yet: the run on the target's machine compares and judges.
-    if tuple(config.sides) == ("reference",) and not config.target.dump and not target_made:
+    if tuple(config.sides) == ("reference",) and not (config.target.dump or config.target.log or target_made):
         here = [stage for stage in here if stage.side == "reference" and not stage.scope_needs]
     if config.stages:
         here = [stage for stage in here if stage.kind in config.stages]

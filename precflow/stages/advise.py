@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ from typing import Any
 from precflow import keys, resources
 from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.advice.repro import SCRIPT
+from precflow.diagnosis.advice.rule_files import AdviceRule
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
+from precflow.diagnosis.evidence.curves import gather_curves
 from precflow.diagnosis.findings import Finding
-from precflow.stages import introduced
+from precflow.stages import curves, introduced
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
@@ -41,6 +43,11 @@ def stage(*, second_pass: bool, escalating: bool = False, evaluates: bool = Fals
     needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
     more = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
     return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *more), declare=_declare, make=_make)
+
+
+def curves_stage() -> Stage:
+    """Return the stage for a run that compares nothing but curves."""
+    return Stage(name="advise", needs=(curves.NAME,), declare=_declare, make=_make_of_curves)
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -82,7 +89,12 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
         steps=introduced.read_steps(needs),
         gradients=introduced.read_gradients(needs),
         repro=repro,
-    )
+    ) | gather_curves(curves.read_outcomes(needs))
+
+
+def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    evidence = {"recipe": job.config.recipe, **gather_curves(curves.read_outcomes(needs))}
+    return _write_findings(rules.advise(evidence, _load_rules(job)), folder)
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -90,8 +102,16 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     if NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed:
         # The second pass waits for the other side. It records the suspects' tensors, so no finding has to propose to keep them.
         evidence["keep_tensors"] = ""
-    findings = rules.advise(evidence, rule_files.load_rules([_rule_folder()], job.team.get("rule", ())))
+    findings = rules.advise(evidence, _load_rules(job))
     if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is nothing to try
         findings = [replace(finding, try_it="", confirm="") for finding in findings]
+    return _write_findings(findings, folder)
+
+
+def _load_rules(job: Job) -> list[AdviceRule]:
+    return rule_files.load_rules([_rule_folder()], job.team.get("rule", ()))
+
+
+def _write_findings(findings: Sequence[Finding], folder: Path) -> StageResult:
     write_lines(folder / FINDINGS_FILE, findings)
     return StageResult(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")

@@ -29,8 +29,10 @@ from precflow.diagnosis.training.replay import ReplayedStep, judge_steps, replay
 from precflow.dumps.requests import describe_side
 from precflow.errors import SideError, StoreError
 from precflow.judgement import standards
+from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.sides.launch import REQUEST_FILE, run_agent
+from precflow.stages import curves
 from precflow.stages.artifacts import read_json_lines, read_lines, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
@@ -75,10 +77,15 @@ def stage(*, second_pass: bool) -> Stage:
 
 
 def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, Region]:
-    """Return statuses, verdict and region as they stand: after the evaluation in float64 if there was one."""
+    """Return statuses, verdict and region as they stand: after the evaluation in float64 if there was one.
+
+    A run that compares nothing but curves has their verdict.
+    """
     if NAME in needs:
         folder = needs[NAME]
         return read_judged(folder), read_verdict(folder), read_region(folder)
+    if curves.NAME in needs and not any(name.partition("@")[0] == "judge" for name in needs):
+        return [], judge_curves_alone(curves.read_outcomes(needs)), Region()
     judge = latest(needs, "judge")
     return read_judged(judge), read_verdict(judge), read_region(latest(needs, "localize"))
 

@@ -20,7 +20,7 @@ from precflow.judgement.floors import find_floors_of_inputs
 from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import STATUSES, VERDICTS, Judged, Verdict
-from precflow.stages import noise
+from precflow.stages import curves, noise
 from precflow.stages.artifacts import read_lines, read_once, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
@@ -121,6 +121,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         without_floors=_explain_missing_floors(job, needs),
         settle_choices=make_settler(*evidence, inputs, floors),
         losses=(reference.header.losses, target.header.losses),
+        curves=curves.read_outcomes(needs),
     )
     write_lines(folder / JUDGED_FILE, judged)
     write_value(folder / VERDICT_FILE, verdict)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from precflow.config.schema import RunConfig
+from precflow.config.schema import SIDES, RunConfig
 from precflow.config.vocabulary import ESCALATING
 from precflow.stages import (
     advise,
     compare,
+    curves,
     determinism,
     dump,
     environment,
@@ -36,6 +38,7 @@ SECOND = (
 NAMES = (
     "environment",
     "dump",
+    curves.NAME,
     noise.KIND,
     *(stage.name for stage in FIRST),
     region.NAME,
@@ -63,6 +66,8 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
             does not escalate.
         floors: The noise floor is measured if the recipe says so; ``False`` if it was to come from another machine and did not.
     """
+    if curves.are_all(config):
+        return _compare_curves_alone(config)
     probes = [environment.stage(side) for side in ("reference", "target") if not getattr(config, side).dump]
     dumps = [
         dump.make_given_stage(side) if getattr(config, side).dump else dump.stage(side) for side in ("reference", "target")
@@ -77,20 +82,35 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
         for word in (config.whatif if whatif.is_planned(config) else ())
     ]
     tabulates = operators.is_planned(config)
-    more = (*(stage.name for stage in tried), *((operators.NAME,) if tabulates else ()))
+    compares = bool(config.curves) and (not config.stages or curves.NAME in config.stages)
+    logged = [curves.stage(config)] if compares else []
+    more = (*(stage.name for stage in tried), *((operators.NAME,) if tabulates else ()), *(stage.name for stage in logged))
     last = [
         *([introduced.evaluation_stage(second_pass=both), introduced.stage(second_pass=both)] if evaluates else []),
         *([operators.stage(second_pass=both)] if tabulates else []),
-        advise.stage(escalating=escalating, second_pass=both, evaluates=evaluates),
+        _use(advise.stage(escalating=escalating, second_pass=both, evaluates=evaluates), logged),
         *tried,
         report.stage(escalating=escalating, second_pass=both, evaluates=evaluates, more=more),
     ]
-    if not floors:
-        return [*probes, *dumps, *FIRST, *passes, *last]
-    return [*probes, *dumps, noise.STAGE, *map(_use_floors, [*FIRST, *passes]), *last]
+    measured = [noise.STAGE] if floors else []
+    read_by = {judge.STAGE.name: [*logged, *measured], localize.STAGE.name: measured}  # both judge, records or inputs
+    first = [_use(stage, read_by.get(stage.kind, [])) for stage in (*FIRST, *passes)]
+    return [*probes, *dumps, *logged, *measured, *first, *last]
 
 
-def _use_floors(stage: Stage) -> Stage:
-    """Let a stage that judges, records or inputs, know the floors."""
-    judges = stage.kind in {judge.STAGE.name, localize.STAGE.name}
-    return replace(stage, needs=(*stage.needs, noise.NAME)) if judges else stage
+def _use(stage: Stage, others: Sequence[Stage]) -> Stage:
+    """Return a stage that reads the results of others too."""
+    return replace(stage, needs=(*stage.needs, *(other.name for other in others)))
+
+
+def _compare_curves_alone(config: RunConfig) -> list[Stage]:
+    """Return the stages where a side has a log and no dump: no record can be compared."""
+    running = [side for side in SIDES if not getattr(config, side).log]
+    given = {side for side in running if getattr(config, side).dump}
+    return [
+        *(environment.stage(side) for side in running if side not in given),
+        *(dump.make_given_stage(side) if side in given else dump.stage(side) for side in running),
+        curves.stage(config),
+        advise.curves_stage(),
+        report.curves_stage(config),
+    ]

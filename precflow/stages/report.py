@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
-from precflow.config.schema import plain
+from precflow.config.schema import SIDES, RunConfig, plain
 from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
 from precflow.diagnosis.evidence.training import find_other_settings
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
 from precflow.dumps.paired import see_through_rules
+from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.report.formats import write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel, StageView
-from precflow.stages import introduced, operators, whatif
+from precflow.stages import curves, introduced, operators, whatif
 from precflow.stages.advise import REPRO, read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import change_command, describe_change
@@ -30,7 +31,7 @@ from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import find_dtypes
 from precflow.stages.passes import latest, newest, open_both, second
 from precflow.stages.region import NAME, read_scope
-from precflow.stages.report_model import build_model
+from precflow.stages.report_model import build_curves_model, build_model
 
 MODEL_FILE = "model.json"
 PUBLIC = "public"
@@ -56,6 +57,13 @@ def stage(*, escalating: bool, second_pass: bool, evaluates: bool = False, more:
     return Stage(name="report", needs=(*needs, "advise", *more, *passes), declare=_declare, make=_make, version=2)
 
 
+def curves_stage(config: RunConfig) -> Stage:
+    """Return the stage for a run that compares nothing but curves."""
+    return Stage(
+        name="report", needs=(curves.NAME, *curves.stage(config).needs, "advise"), declare=_declare, make=_make_of_curves
+    )
+
+
 def _declare(job: Job) -> Mapping[str, Any]:
     return {
         "report": plain(job.config.report),
@@ -79,6 +87,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         findings=[_add_command(job, finding) for finding in _propose(job, findings)],
         whatifs=outcomes,
         operators=operators.read_table(needs),
+        curves=curves.read_outcomes(needs),
         phases=_tell_phases(job, needs, judged, verdict, region),
         settings=find_other_settings(*sides),
         steps=introduced.read_steps(needs),
@@ -104,6 +113,27 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         write_value(table, model.operators)
         written = [*written, table]
     return StageResult(note=", ".join(path.name for path in written))
+
+
+def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    outcomes = curves.read_outcomes(needs)
+    model = build_curves_model(
+        outcomes,
+        headers={side: open_dump(needs[f"dump.{side}"]).header for side in SIDES if f"dump.{side}" in needs},
+        logs={side: Path(log[0]).name for side in SIDES if (log := job.side(side).log)},
+        verdict=judge_curves_alone(outcomes),
+        findings=[_add_command(job, finding) for finding in read_findings(needs["advise"])],
+        recipe=job.config.recipe,
+        title=job.config.about.title,
+        command=_hide_home(job.command),
+        seconds=sum(seconds for _, _, seconds, _ in job.stages),
+        run=job.run,
+        stages=[StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages],
+        recipe_yaml=_hide_home(job.yaml),
+    )
+    write_value(folder / MODEL_FILE, model)
+    (folder / PUBLIC).mkdir()
+    return StageResult(note=", ".join(path.name for path in write(model, folder / PUBLIC, job.config.report.formats)))
 
 
 def _tell_phases(

@@ -16,6 +16,8 @@ from precflow.agent import redaction
 from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.detail.record import RecordDetail, examine_record
 from precflow.comparison.measure import Measure
+from precflow.config.schema import SIDES
+from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.evidence.collect import SUSPECTS
 from precflow.diagnosis.findings import Finding, Region
@@ -61,6 +63,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
     settings: Sequence[str] = (),
     steps: Sequence[ReplayedStep] = (),
     gradients: Sequence[GradientRow] = (),
+    curves: Iterable[CurveOutcome] = (),
 ) -> ReportModel:
     """Return everything that a report shows.
 
@@ -87,6 +90,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         settings: Settings of the optimizer that differ, in words.
         steps: The optimizer's steps, computed again.
         gradients: Norm and direction of each gradient on both sides.
+        curves: What is said about the curves of a training run.
     """
     headers = (("reference", reference.header), ("target", target.header))
     roles = region.roles or {}
@@ -115,6 +119,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         emulation=str(target.header.emulate.get("name", "")),
         whatifs=tuple(whatifs),
         operators=tuple(operators),
+        curves=tuple(curves),
         phases=tuple(phases),
         procedure=follow_procedure(
             reference.header, target.header, phases=phases, differences=differences, settings=settings, steps=steps
@@ -128,6 +133,65 @@ def _describe_unexamined(region: Region) -> list[str]:
     """Say that causes were looked for at the first suspects only."""
     count = len(region.suspects)
     return [f"causes were looked for at the first {SUSPECTS} of {count} suspects"] if count > SUSPECTS else []
+
+
+def build_curves_model(  # noqa: PLR0913  each is a fact of its own, and all but one go by name
+    curves: Sequence[CurveOutcome],
+    *,
+    headers: Mapping[str, Header],
+    logs: Mapping[str, str],
+    verdict: Verdict,
+    findings: Iterable[Finding],
+    recipe: str,
+    title: str,
+    command: str,
+    seconds: float,
+    run: int,
+    stages: Iterable[StageView],
+    recipe_yaml: str,
+) -> ReportModel:
+    """Return everything that a report shows of a run that compares nothing but curves.
+
+    Args:
+        curves: What is said about each curve.
+        headers: Side -> header of its dump; a side with a log alone has none.
+        logs: Side -> name of its log.
+        verdict: The verdict of all curves.
+        findings: What the rules say, best first.
+        recipe: Name of the recipe.
+        title: One line about it.
+        command: Command line that does the same again.
+        seconds: How long it took.
+        run: Number of the run in its folder.
+        stages: The stages of a run, with state and duration.
+        recipe_yaml: The composed recipe of a run.
+    """
+    sides = tuple(
+        _describe_side(side, headers[side])
+        if side in headers
+        else SideView(side=side, title=f"a log, {logs[side]}", emulated=False, device=logs[side], dtype="")
+        for side in SIDES
+    )
+    return ReportModel(
+        recipe=recipe,
+        title=title,
+        run=run,
+        finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
+        precflow=__version__,
+        command=command,
+        sides=sides,
+        verdict=verdict,
+        region=Region(),
+        findings=tuple(findings),
+        rows=(),
+        differences={},
+        stages=tuple(stages),
+        recipe_yaml=recipe_yaml,
+        columns=(),
+        seconds=round(seconds, 1),
+        emulated=any(side.emulated for side in sides),
+        curves=tuple(curves),
+    )
 
 
 def _describe_side(name: str, header: Header) -> SideView:

@@ -33,6 +33,7 @@ _TYPES: Mapping[Any, str] = {
     Numbers: 'whole numbers and ranges such as 0, [0, 2] or "0-3"',
 }
 _LIMITS = frozenset(key_of(field.name) for field in dataclasses.fields(Limits))
+_NAMED = frozenset({"curves"})  # maps of sections: the user chooses the names
 _AND_LIMITS = "And the limits that `tolerance` has, by the same names."
 _EVERYBODY = "recipe, site, command line"
 _HEAD = """# All keys of a recipe
@@ -144,6 +145,8 @@ def explain(key: str) -> Explained:
     here, entry = list_sections(), None
     for part in (part for part in path if not part.isdigit()):
         inner = next((entry for entry in here if _last_part(entry) == part), None)
+        if inner is None and entry is not None and entry.key in _NAMED:
+            continue  # a name that the user chose; keys follow it
         if inner is None:
             break  # a name in an open map
         here, entry = inner.keys, inner
@@ -167,7 +170,7 @@ def format_page() -> str:
     lines += ["## At the top", "", *_format_markdown_table(tops)]
     # All sides have the same keys, so the table of the first one is for all of them.
     for entry in (entry for entry in list_all() if entry.keys and entry.key.partition(".")[0] not in SIDES[1:]):
-        title = f"{entry.key}[]" if entry.takes else ", ".join(SIDES) if entry.key in SIDES else entry.key
+        title = _entry_key(entry.key) if entry.takes else ", ".join(SIDES) if entry.key in SIDES else entry.key
         lines += [
             f"## {title}",
             "",
@@ -181,7 +184,7 @@ def format_page() -> str:
 
 def _select_keys(entry: Explained) -> list[Explained]:
     """Return the keys to list for a section. Limits, which several sections have, are listed for ``tolerance`` only."""
-    limits = [inner for inner in entry.keys if _last_part(inner) in _LIMITS]
+    limits = [inner for inner in entry.keys if _last_part(inner) in _LIMITS and entry.key not in _NAMED]
     return [inner for inner in entry.keys if inner not in limits] + (limits if entry.key == "tolerance" else [])
 
 
@@ -239,8 +242,13 @@ def _explain_field(kind: type, field: dataclasses.Field[Any], hint: Any, key: st
         set_by=set_by,
         meaning=field.metadata["meaning"],
         example=field.metadata["example"],
-        keys=_explain_keys(of_entry, f"{key}[]" if of_entry is item else key) if of_entry else (),
+        keys=_explain_keys(of_entry, _entry_key(key) if of_entry is item else key) if of_entry else (),
     )
+
+
+def _entry_key(key: str) -> str:
+    """Return how the keys inside a list or a map of sections begin."""
+    return f"{key}.NAME" if key in _NAMED else f"{key}[]"
 
 
 def _describe_type(hint: Any, words: tuple[str, ...]) -> str:
@@ -253,6 +261,8 @@ def _describe_type(hint: Any, words: tuple[str, ...]) -> str:
         plural = "sections" if key_tree.is_section(item) else "texts" if item is str else _TYPES.get(item, "maps")
         return f"list of {one_of or plural}"
     if item is not None:
+        if key_tree.is_section(item):
+            return "map of `name: section`"
         return "map of `name: value`" + ("" if item in (Any, str) or item not in _TYPES else f", each a {_TYPES[item]}")
     if key_tree.is_section(hint):
         return "section"

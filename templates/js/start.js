@@ -1,9 +1,12 @@
 // Everything is drawn once, then follows what the reader looks at.
 document.documentElement.classList.add("has-script");
-drawTable();
-drawTree();
-drawDetail();
-drawChart();
+const hasRecords = document.querySelector("#chart") !== null; // a run that compares curves alone has none
+if (hasRecords) {
+  drawTable();
+  drawTree();
+  drawDetail();
+  drawChart();
+}
 for (const button of document.querySelectorAll("button.copy")) {
   button.addEventListener("click", async () => {
     await copyText(button.previousElementSibling.textContent);
@@ -11,5 +14,7 @@ for (const button of document.querySelectorAll("button.copy")) {
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   });
 }
-addEventListener("hashchange", () => { view = readView(); tell(); });
-tell();
+if (hasRecords) {
+  addEventListener("hashchange", () => { view = readView(); tell(); });
+  tell();
+}

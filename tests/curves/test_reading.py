@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from precflow.config import curves_section
 from precflow.curves.reading import read_curve
-from precflow.curves.text_log import list_patterns
 from precflow.curves.wanted import Wanted
 from precflow.errors import CurveError
 
@@ -84,7 +84,7 @@ def test_the_same_curve_from_every_log(name, log):
 
 
 def test_every_shipped_pattern_is_tried_above():
-    assert {name.removesuffix(".log") for name in WHOLE} >= set(list_patterns())
+    assert {name.removesuffix(".log") for name in WHOLE} >= set(curves_section.pattern_names())
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class AdviceRule:
 
     Attributes:
         id: ``PFnnn``: 1 environment, 2 operators, 3 attention, 4 weights and data, 5 numerics, 6 the whole
-            run, 8 training.
+            run, 7 curves, 8 training.
         title: One line: what is wrong.
         when: Condition that makes it apply.
         why: Why this happens.

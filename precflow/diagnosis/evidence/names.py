@@ -117,6 +117,48 @@ _RUN = {
         "arguments that differ elsewhere", "`call: name: reference / target` of calls that are no suspects; up to five."
     ),
     "unpaired_count": EvidenceName("records without a partner", "Number of judged records that are on one side only."),
+    "curve": EvidenceName(
+        "curve", "Name of the curve that the following is about: the first that is misaligned, else the loss."
+    ),
+    "curve_verdict": EvidenceName("verdict of the curve", "aligned, misaligned or inconclusive."),
+    "curve_compared": EvidenceName("steps compared", "Steps at which both sides are finite."),
+    "curve_first_step": EvidenceName("first step", "The first of them."),
+    "curve_first_abs_error": EvidenceName("difference of the first step", "Absolute."),
+    "curve_first_rel_error": EvidenceName("as a share of the reference", "Relative difference of the first step."),
+    "curve_max_abs_error": EvidenceName("largest difference", "Absolute."),
+    "curve_max_abs_step": EvidenceName("at step", "Where the largest difference is."),
+    "curve_mean_rel_error": EvidenceName("mean relative difference", "Mean over the steps, as a share of the reference."),
+    "curve_smooth_rel_error": EvidenceName(
+        "largest difference of the smoothed curves", "Of running means, as a share of the reference."
+    ),
+    "curve_parted_step": EvidenceName(
+        "they part at step", "From there the smoothed curves stay more than 1 % apart; -1 if they do not."
+    ),
+    "curve_mean_difference": EvidenceName("mean difference", "Target minus reference, with its sign."),
+    "curve_one_sided": EvidenceName("to one side", "The mean difference is more than three times its uncertainty."),
+    "curve_above": EvidenceName("steps with the target above", "Share of the steps, 0 to 1."),
+    "curve_growth": EvidenceName(
+        "growth of the difference", "none, steady, noise (like the root of the step), bias (like the step), faster, unknown."
+    ),
+    "curve_per_step": EvidenceName("change with each step", "Of the difference, on average."),
+    "curve_per_root_step": EvidenceName("times the root of the step", "Size of the difference as a random walk."),
+    "curve_exponent": EvidenceName("exponent of the step", "Fitted to the size of the difference."),
+    "curve_fluctuation": EvidenceName(
+        "largest difference between runs of the reference", "Absolute; 0 without a further run of it."
+    ),
+    "curve_repeats": EvidenceName("further runs of the reference", "Their number."),
+    "curve_shift": EvidenceName("steps to add on the target", "With which the curves agree far better; 0 if with none."),
+    "curve_nonfinite_reference": EvidenceName("steps with NaN or Inf on the reference", "Their number."),
+    "curve_nonfinite_target": EvidenceName("steps with NaN or Inf on the target", "Their number."),
+    "curve_first_nonfinite": EvidenceName("first step with NaN or Inf", "-1 without one."),
+    "curve_first_nonfinite_side": EvidenceName("on", "reference, target or both."),
+    "curve_spikes_reference": EvidenceName("steps with a spike on the reference alone", "In order; of both sides at most 20."),
+    "curve_spikes_target": EvidenceName("steps with a spike on the target alone", "The same on the target."),
+    "curve_restarts": EvidenceName("resumed", "Where a log goes back to an earlier step, in words."),
+    "scale_drops_reference": EvidenceName(
+        "steps at which the reference lowers its loss scale", "An optimizer step was skipped there because of an overflow."
+    ),
+    "scale_drops_target": EvidenceName("steps at which the target lowers its loss scale", "The same on the target."),
 }
 _SUSPECT = {
     "collective": EvidenceName("collective", "Name of the suspect, if it carries tensors between ranks."),

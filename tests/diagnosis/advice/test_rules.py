@@ -38,6 +38,36 @@ RUN = {
     "overflow_both": [],
     "overflow_kind": "",
     "overflow_starts": "",
+    "curve": "loss",
+    "curve_verdict": "aligned",
+    "curve_compared": 400,
+    "curve_first_step": 1,
+    "curve_first_abs_error": 1e-4,
+    "curve_first_rel_error": 1e-5,
+    "curve_max_abs_error": 1e-3,
+    "curve_max_abs_step": 300,
+    "curve_mean_rel_error": 1e-5,
+    "curve_smooth_rel_error": 1e-5,
+    "curve_parted_step": -1,
+    "curve_mean_difference": 0.0,
+    "curve_one_sided": False,
+    "curve_above": 0.5,
+    "curve_growth": "steady",
+    "curve_per_step": 1e-7,
+    "curve_per_root_step": 1e-6,
+    "curve_exponent": 0.0,
+    "curve_fluctuation": 0.0,
+    "curve_repeats": 0,
+    "curve_shift": 0,
+    "curve_nonfinite_reference": 0,
+    "curve_nonfinite_target": 0,
+    "curve_first_nonfinite": -1,
+    "curve_first_nonfinite_side": "",
+    "curve_spikes_reference": [],
+    "curve_spikes_target": [],
+    "curve_restarts": [],
+    "scale_drops_reference": [],
+    "scale_drops_target": [],
     "overflow_ends": [],
     "left_out_reference": [],
     "left_out_target": [],
@@ -129,6 +159,9 @@ WRONG_STEP = {
 }
 SCALED = {"gradient_factor": 4.0, "gradient_factor_share": 1.0}
 CLIPPED = {"gradients_reference": "all multiplied by 0.13", "gradients_target": "cut off at 0.1", "gradients_step": 0}
+FIRST_STEP = {"curve_verdict": "misaligned", "curve_first_rel_error": 0.03, "curve_first_abs_error": 0.08}
+LATER = {"curve_verdict": "misaligned", "curve_parted_step": 170}
+NOISE = {"curve_verdict": "misaligned", "curve_repeats": 1, "curve_fluctuation": 0.5, "curve_max_abs_error": 0.5}
 TABLE = [
     ("PF101", {"unrepeatable_target": ["a / index_put"]}, {}),
     ("PF102", MATMUL, {**MATMUL, "error_cosine": 0.9}),
@@ -272,6 +305,38 @@ TABLE = [
     ("PF904", {"ranks": 2, "read_early": ["fc / all_reduce"]}, {"ranks": 2, "read_early": []}),
     ("PF905", {"ranks": 2, "first_rank": 1, "only_rank": True}, {"ranks": 2, "first_rank": 1, "only_rank": False}),
     ("PF808", {"batches_shuffled": True}, {"batches_shuffled": False}),
+    ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_verdict": "aligned"}),
+    ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_first_rel_error": 0.004}),
+    ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_shift": -1}),
+    ("PF702", LATER, {**LATER, "curve_first_rel_error": 0.006}),
+    ("PF702", LATER, {**LATER, "curve_parted_step": -1}),
+    (
+        "PF702",
+        {**LATER, "curve_growth": "noise"},
+        {**LATER, "curve_growth": "noise", "curve_repeats": 2, "curve_fluctuation": 0.5, "curve_max_abs_error": 0.4},
+    ),
+    (
+        "PF703",
+        {"curve_first_nonfinite_side": "target", "curve_first_nonfinite": 7, "curve_nonfinite_target": 3},
+        {
+            "curve_first_nonfinite_side": "both",
+            "curve_first_nonfinite": 7,
+            "curve_nonfinite_target": 3,
+            "curve_nonfinite_reference": 3,
+        },
+    ),
+    ("PF704", {"curve_growth": "bias"}, {"curve_growth": "noise"}),
+    ("PF705", NOISE, {**NOISE, "curve_max_abs_error": 0.6}),
+    ("PF705", NOISE, {**NOISE, "curve_one_sided": True}),
+    ("PF705", NOISE, {**NOISE, "curve_repeats": 0}),
+    (
+        "PF706",
+        {"scale_drops_target": [3], "scale_drops_reference": []},
+        {"scale_drops_target": [3], "scale_drops_reference": [3]},
+    ),
+    ("PF707", {"curve_shift": -1}, {}),
+    ("PF708", {"curve_spikes_target": [70]}, {}),
+    ("PF708", {"curve_spikes_reference": [70]}, {}),
 ]
 
 

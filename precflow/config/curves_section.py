@@ -1,0 +1,76 @@
+"""Section ``curves`` of a recipe: what is wrong with it, and the patterns of log lines that ship with precflow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+from precflow import resources
+from precflow.config.documents import DottedPath, PathProblems
+from precflow.config.schema import SIDES, Curve, RunConfig
+
+LIMITS = tuple(field.name for field in dataclasses.fields(Curve) if field.name.endswith("_error"))
+GROUPS = ("step", "value")
+EXAMPLE = r"'step (?P<step>\d+).* loss (?P<value>\S+)'"
+
+
+def find_problems(config: RunConfig) -> PathProblems:
+    """Yield curves that could not fail or cannot be found, and logs that nobody reads."""
+    for name, curve in config.curves.items():
+        yield from _check_limits(("curves", name), curve)
+        if curve.steps < 0:
+            yield ("curves", name, "steps"), f"is {curve.steps}; expected a number of steps, or 0 for all"
+        problem = find_pattern_problem(curve.pattern) if curve.pattern else ""
+        if problem:
+            yield ("curves", name, "pattern"), problem
+        file = PurePosixPath(curve.file)
+        if file.is_absolute() or ".." in file.parts:
+            yield ("curves", name, "file"), "expected the name of a file among those that the run leaves, without `..`"
+    for side in SIDES:
+        if getattr(config, side).log and not config.curves:
+            yield (side, "log"), "is read by nothing: `curves` is empty; +recipe=loss_curves reads the loss"
+    if len(config.target.log) > 1:
+        yield ("target", "log"), "has several logs: only the reference has repeats, which show how much it differs by itself"
+
+
+def _check_limits(path: DottedPath, curve: Curve) -> PathProblems:
+    limits = {limit: value for limit in LIMITS if (value := getattr(curve, limit)) is not None}
+    if not curve.standard and not limits:
+        yield path, f"has nothing that could fail: standard=loss_1_percent, or one of {', '.join(LIMITS)}"
+    for limit, value in limits.items():
+        if not 0 <= value < math.inf:
+            yield (*path, limit), f"is {value:g}; expected a number of at least 0"
+
+
+def patterns_folder() -> Path:
+    """Return the folder of the shipped patterns."""
+    return resources.directory("conf") / "curve"
+
+
+@lru_cache(maxsize=1)
+def pattern_names() -> tuple[str, ...]:
+    """Return the names of the shipped patterns."""
+    return tuple(sorted(file.stem for file in patterns_folder().glob("*.yaml")))
+
+
+def find_pattern_problem(pattern: str) -> str:
+    """Return what is wrong with a pattern, and what it has to look like; ``""`` if it can be used.
+
+    >>> find_pattern_problem("megatron"), find_pattern_problem("(?P<step>[0-9]+) (?P<value>.*)")
+    ('', '')
+    >>> find_pattern_problem("loss (?P<value>.*)").partition(":")[0]
+    'has no group step'
+    """
+    if pattern in pattern_names():
+        return ""
+    shipped = f"correct it, or name a shipped one: {', '.join(pattern_names())}"
+    try:
+        expression = re.compile(pattern, re.MULTILINE)
+    except re.error as error:
+        place = f" at letter {error.pos + 1}" if error.pos is not None else ""
+        return f"is no regular expression: {error.msg}{place}; {shipped}"
+    missing = [f"no group {name}" for name in GROUPS if name not in expression.groupindex]
+    return f"has {' and '.join(missing)}: write it like {EXAMPLE}" if missing else ""

@@ -1,0 +1,140 @@
+"""Stage ``curves``: curves of a training run, such as its loss, from what each side has left, compared and held to limits.
+
+A side's curve comes from the first of these that there is:
+
+    SIDE.log=FILE          a log that exists already
+    curves.NAME.file       a file that the run of this side wrote, as `workload.files` kept it
+    curves.NAME.pattern    what the run of this side printed
+    (neither)              the losses that capture itself saw, for a curve that is called `loss`; else what the run printed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precflow import keys, resources
+from precflow.config.schema import SIDES, Curve, RunConfig, plain
+from precflow.curves.limits import LIMITS
+from precflow.curves.outcome import CurveOutcome, HeldStandard, examine, lacking
+from precflow.curves.reading import read_curve
+from precflow.curves.series import Series, make_series
+from precflow.curves.wanted import Wanted
+from precflow.errors import CurveError
+from precflow.judgement import standards
+from precflow.stages.artifacts import read_value, write_value
+from precflow.stages.dump import open_dump
+from precflow.stages.job import Job, Stage, StageResult
+
+NAME = "curves"
+OUTCOMES_FILE = "curves.json"
+OUTPUT_LOG = "output.log"  # of a dump stage: what the run printed
+FILES = "files"  # of a dump stage: what `workload.files` kept
+LOSS = "loss"
+
+
+def are_all(config: RunConfig) -> bool:
+    """Tell whether curves are all that there is to compare: a side has a log and no dump."""
+    return any(_reads_log(config, side) and not getattr(config, side).dump for side in SIDES)
+
+
+def stage(config: RunConfig) -> Stage:
+    """Return the stage."""
+    needs = tuple(f"dump.{side}" for side in SIDES if not _reads_log(config, side))
+    return Stage(name=NAME, needs=needs, declare=_declare, make=_make, scope_needs=needs, declare_scope=_declare_left)
+
+
+def read_outcomes(needs: Mapping[str, Path]) -> list[CurveOutcome]:
+    """Return what is said about each curve, in order of the recipe; none without the stage."""
+    return read_value(needs[NAME] / OUTCOMES_FILE, list[CurveOutcome]) if NAME in needs else []
+
+
+def _reads_log(config: RunConfig, side: str) -> bool:
+    return bool(getattr(config, side).log)
+
+
+def _declare(job: Job) -> Mapping[str, Any]:
+    config = job.config
+    logs = {side: [keys.file_digest(Path(log).expanduser()) for log in getattr(config, side).log] for side in SIDES}
+    files = [
+        file
+        for curve in config.curves.values()
+        for folder in job.team.get("standard", ())
+        if (file := folder / f"{curve.standard}.yaml").is_file()
+    ]
+    return {
+        "curves": plain(config.curves),
+        "logs": logs,
+        "standards": [keys.file_digest(resources.directory("conf") / "standard"), *map(keys.file_digest, files)],
+        "patterns": keys.file_digest(resources.directory("conf") / "curve"),
+    }
+
+
+def _declare_left(needs: Mapping[str, Path]) -> Mapping[str, Any]:
+    """Return what the runs of the sides have left beside their dumps, which the seal of a dump does not cover."""
+    left = {name: [open_dump(folder).path / part for part in (OUTPUT_LOG, FILES)] for name, folder in needs.items()}
+    return {"left": {name: [keys.file_digest(path) for path in paths if path.exists()] for name, paths in left.items()}}
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    outcomes = [_examine(name, curve, job, needs) for name, curve in job.config.curves.items()]
+    write_value(folder / OUTCOMES_FILE, outcomes)
+    return StageResult(note="; ".join(f"{one.name} {one.verdict}" for one in outcomes))
+
+
+def _examine(name: str, curve: Curve, job: Job, needs: Mapping[str, Path]) -> CurveOutcome:
+    wanted = Wanted(name, curve.pattern, curve.column, curve.step_column)
+    read = []
+    for side in SIDES:
+        try:
+            read.append(_read(side, wanted, curve, job, needs))
+        except CurveError as error:  # noqa: PERF203  of two sides
+            if job.side(side).log:  # nothing but this log is compared, so nothing can be said without it
+                raise
+            return lacking(name, error.message)
+    (reference, *repeats), (target, *_) = read
+    standard = standards.load(curve.standard, job.team.get("standard", ())) if curve.standard else None
+    return examine(
+        name,
+        reference,
+        target,
+        steps=curve.steps,
+        limits={limit: value for limit in LIMITS if (value := getattr(curve, limit)) is not None},
+        standard=HeldStandard(standard.dated, standard.losses) if standard and standard.losses else None,
+        repeats=repeats,
+    )
+
+
+def _read(side: str, wanted: Wanted, curve: Curve, job: Job, needs: Mapping[str, Path]) -> list[Series]:
+    """Return the curve of a side, and of further runs of it.
+
+    Raises:
+        CurveError: The side does not have it.
+    """
+    logs = [Path(log).expanduser() for log in job.side(side).log]
+    if logs:
+        return [read_curve(log, wanted, f"the {side}'s {log.name}") for log in logs]
+    dump = open_dump(needs[f"dump.{side}"])
+    folder = dump.path  # of a dump that the user gives, its own
+    if curve.file:
+        return [read_curve(_find_file(folder / FILES, curve.file, side, wanted.name), wanted, f"the {side}'s {curve.file}")]
+    losses = dump.header.losses
+    if wanted.name == LOSS and losses and not (curve.pattern or curve.column):
+        return [make_series(range(len(losses)), losses, source=f"the losses in the {side}'s dump")]
+    if not (folder / OUTPUT_LOG).is_file():
+        raise CurveError(
+            f"the {side} has no curve {wanted.name}: its dump holds no losses, and nothing that its run printed",
+            next_step=f"give a log: {side}.log=FILE",
+        )
+    return [read_curve(folder / OUTPUT_LOG, wanted, f"what the {side} printed")]
+
+
+def _find_file(folder: Path, name: str, side: str, curve: str) -> Path:
+    if (folder / name).exists():
+        return folder / name
+    kept = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    raise CurveError(
+        f"the run of the {side} has left no file {name} for the curve {curve}; kept are: {', '.join(kept[:10]) or 'none'}",
+        next_step=f"keep it: workload.files=[{name}]",
+    )
