@@ -12,6 +12,8 @@ from typing import Dict, Iterator, Optional, TextIO
 from precflow.agent import redaction
 from precflow.agent.failures import AgentError
 
+_OFTEN = 0.2  # seconds between two reports of an amount
+
 
 class Events:
     """Sends events, and measures how long each part of the work takes.
@@ -28,6 +30,8 @@ class Events:
         self.seconds: Dict[str, float] = {}
         self._stream = stream
         self._rank = rank
+        self._part = (0, 1)
+        self._last = 0.0
 
     def of_rank(self, rank: int) -> Events:
         """Return what sends the events of one of several ranks to the same place."""
@@ -37,6 +41,25 @@ class Events:
         """Report what is being done now."""
         if not self._rank:
             self._send({"event": "progress", "step": step, "text": redaction.redact_text(text)})
+
+    def report_amount(self, done: int, total: int, unit: str) -> None:
+        """Report how much of the work is done, at most five times a second; nothing where there is but one thing to do."""
+        index, count = self._part
+        done, total = index * total + done, count * total
+        if self._rank or total < 2 or (done < total and time.monotonic() - self._last < _OFTEN):
+            return
+        self._last = time.monotonic()
+        self._send({"event": "amount", "done": str(done), "total": str(total), "unit": unit})
+
+    @contextmanager
+    def nth_of(self, index: int, count: int) -> Iterator[None]:
+        """Let amounts inside be those of one of several equal parts; such blocks nest."""
+        outer = self._part
+        self._part = (outer[0] * count + index, outer[1] * count)
+        try:
+            yield
+        finally:
+            self._part = outer
 
     def report_failure(self, error: AgentError) -> None:
         """Report why the agent stops."""

@@ -6,7 +6,7 @@ estimated or bounded by what was kept (``estimated/estimates.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ def compare(  # noqa: PLR0913  each is needed, and named at the call
     kept: Path | None = None,
     block: int = DEFAULT_BLOCK,
     constants: tuple[float, ...] | None = None,
+    advance: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Measure]:
     """Measure every output record of two dumps.
 
@@ -53,6 +54,7 @@ def compare(  # noqa: PLR0913  each is needed, and named at the call
         kept: Folder for finished batches; a comparison of the same dumps that was killed continues after them.
         block: Elements that NumPy widens at a time; it changes no more than the rounding of sums.
         constants: Constants that count as mask fills; by default those that both dumps were recorded with.
+        advance: Called with the pairs of tensors that were read, and with all that have to be.
 
     Returns:
         Measures in the reference's order, then records that only the target has.
@@ -85,6 +87,7 @@ def compare(  # noqa: PLR0913  each is needed, and named at the call
     for batch, new in (executor or Threads()).run(unread, reference, target, options):
         finished.write(batch, new)
         results.update(_index_by_contents(batch, new))
+        advance(len(results), len(readings))
     with collector_off():
         return [
             _add_result(measure, results[waiting[number]])

@@ -123,7 +123,7 @@ def _make_stages(
         note: Called after each of them; writes it into the history, so that a run that is killed has noted what it finished.
     """
     tell = progress.choose(job.config.output, job.config.recipe, ci=job.ci)
-    job = replace(job, say=tell.say)
+    job = replace(job, say=tell.say, advance=tell.advance)
     agenda = Agenda(job, where)
     for stage in agenda:
         step = steps.resolve(stage, job, where, done)

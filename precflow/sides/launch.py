@@ -139,6 +139,14 @@ class Agents:
                 _end(agent.process)
 
 
+@dataclass(frozen=True)
+class _Watch:
+    """Who is told of an agent's progress: with a text, and with an amount."""
+
+    say: Callable[[str], None]
+    advance: Callable[[int, int, str], None]
+
+
 def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go by name
     request: Mapping[str, Any],
     *,
@@ -147,6 +155,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     variables: Mapping[str, str],
     timeout: float,
     on_progress: Callable[[str], None] | None = None,
+    on_amount: Callable[[int, int, str], None] | None = None,
     agents: Agents | None = None,
 ) -> None:
     """Run one request in the side's interpreter and return when its result is in ``folder``.
@@ -158,6 +167,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
         variables: Environment variables; they override those that the request implies.
         timeout: Seconds until the agent is stopped; 0 means no limit.
         on_progress: Called with a short text while the agent works.
+        on_amount: Called with what is done, what there is to do, and in which unit, such as ``steps``.
         agents: Pool in which the agent that collected a side's facts waits for the request of its dump.
 
     Raises:
@@ -175,7 +185,8 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     try:
         with _open_log(folder) as log, (agents or Agents()).ask(path, name, side, environment, log, stays=stays) as agent:
             deadline = time.monotonic() + timeout if timeout else float("inf")
-            outcome = _follow(agent, deadline, on_progress or (lambda _: None), log)
+            watch = _Watch(on_progress or (lambda _: None), on_amount or (lambda *_: None))
+            outcome = _follow(agent, deadline, watch, log)
     finally:
         for written in sorted(folder.glob(LOG_FILE.replace(".", "*."))):
             _redact_log(written)
@@ -343,7 +354,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-def _follow(agent: _Agent, deadline: float, on_progress: Callable[[str], None], log: IO[bytes]) -> _Outcome:
+def _follow(agent: _Agent, deadline: float, watch: _Watch, log: IO[bytes]) -> _Outcome:
     """Pass on an agent's events until its request is done, the process has ended, or the deadline has passed."""
     outcome, process = _Outcome(), agent.process
     while True:
@@ -358,7 +369,7 @@ def _follow(agent: _Agent, deadline: float, on_progress: Callable[[str], None], 
             continue
         if not line:  # end of file: the process is about to end
             break
-        _handle_line(line, outcome, on_progress, log)
+        _handle_line(line, outcome, watch, log)
         if outcome.code is not None:
             agent.waits = True
             return outcome
@@ -374,7 +385,7 @@ def _put_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
     lines.put(b"")  # the end of the file
 
 
-def _handle_line(line: bytes, outcome: _Outcome, on_progress: Callable[[str], None], log: IO[bytes]) -> None:
+def _handle_line(line: bytes, outcome: _Outcome, watch: _Watch, log: IO[bytes]) -> None:
     """Handle one line of stdout: an event of the agent, or output of a launcher, which goes to the log."""
     try:
         event = intake.parse_json(line)
@@ -389,7 +400,10 @@ def _handle_line(line: bytes, outcome: _Outcome, on_progress: Callable[[str], No
     elif kind == "done":
         outcome.code = int(event["code"])
     elif kind == "progress":
-        on_progress(str(event.get("text", "")))
+        watch.say(str(event.get("text", "")))
+    elif kind == "amount":
+        with contextlib.suppress(KeyError, ValueError, TypeError):  # only for people: never an error
+            watch.advance(int(event["done"]), int(event["total"]), str(event["unit"]))
 
 
 def _check_end(code: int, outcome: _Outcome, name: str, folder: Path) -> None:

@@ -89,6 +89,7 @@ def _compare(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
         own=declared.load(),
         kept=folder / _BATCHES,
         constants=(*FILLS, *job.config.tolerance.fills),
+        advance=lambda done, total: job.advance(done, total, "tensors"),
     )
     shutil.rmtree(folder / _BATCHES, ignore_errors=True)
     return mark_altered_unreadable(measures, reference, target)

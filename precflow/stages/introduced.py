@@ -286,7 +286,16 @@ def _ask_agent(job: Job, folder: Path) -> None:
         "determinism": describe_side(job.config, "reference")["determinism"],
         "parent": None,
     }
-    run_agent(request, side=side, folder=folder, variables=side.variables, timeout=0, on_progress=job.say, agents=job.agents)
+    run_agent(
+        request,
+        side=side,
+        folder=folder,
+        variables=side.variables,
+        timeout=0,
+        on_progress=job.say,
+        on_amount=job.advance,
+        agents=job.agents,
+    )
     # They have paths of this machine, and the store may be another's tomorrow.
     for left in (CALLS_FILE, ERRORS_FILE, REQUEST_FILE):
         (folder / left).unlink(missing_ok=True)

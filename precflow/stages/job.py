@@ -28,6 +28,7 @@ class Job:
         started: ISO time, UTC, to the minute.
         stages: ``(name, state, seconds, note)`` of each stage that is finished, for the report.
         say: Called with a short text while a stage works.
+        advance: Called with what a stage has done, what it has to do, and in which unit, such as ``steps``.
         team: Folders of a team's ``standard`` and ``rule`` files, besides the shipped ones.
         agents: Keeps the agent of a side between its stages; ``None``: each stage starts its own.
     """
@@ -44,6 +45,7 @@ class Job:
     started: str = ""
     stages: tuple[tuple[str, str, float, str], ...] = ()
     say: Callable[[str], None] = field(default=lambda _: None)
+    advance: Callable[[int, int, str], None] = field(default=lambda *_: None)
     team: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     agents: Agents | None = None
 
@@ -67,6 +69,7 @@ def ask_agent(job: Job, side: str, request: Mapping[str, Any], folder: Path) -> 
         variables=settings.variables,
         timeout=job.config.capture.timeout,
         on_progress=job.say,
+        on_amount=job.advance,
         agents=job.agents,
     )
 

@@ -40,3 +40,21 @@ def test_what_others_print_goes_to_stderr():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == '{"event": "progress", "step": "a", "text": "b"}\n'
     assert sorted(done.stderr.splitlines()) == ["from a model", "from a process"]
+
+
+def test_amounts_of_nested_parts_add_up(events, monkeypatch):
+    monkeypatch.setattr("precflow.agent.events._OFTEN", 0.0)
+    for run in range(2):
+        with events.nth_of(run, 2):
+            for step in range(3):
+                events.report_amount(step + 1, 3, "steps")
+    assert [(line["done"], line["total"]) for line in events.lines()] == [(str(done), "6") for done in range(1, 7)]
+    assert events.lines()[0] == {"event": "amount", "done": "1", "total": "6", "unit": "steps"}
+
+
+def test_amounts_come_seldom_and_the_last_one_always(events):
+    for done in range(1, 1001):
+        events.report_amount(done, 1000, "calls")
+    assert [line["done"] for line in events.lines()] == ["1", "1000"]
+    events.report_amount(1, 1, "steps")
+    assert len(events.lines()) == 2

@@ -66,3 +66,43 @@ def test_quiet_says_nothing(capsys):
         quiet.say("x")
     quiet.done("dump", "target", "run", 1.0, "x")
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_says_what_is_done_and_what_is_left():
+    out = io.StringIO()
+    terminal = progress.Terminal(Console(file=out, width=88, force_terminal=True, color_system=None))
+    with terminal.working("dump", "target"):
+        terminal.say("running the model")
+        terminal.advance(3, 10, "steps")
+        time.sleep(0.3)
+    assert "3 of 10 steps" in out.getvalue()
+    assert "running the model" in out.getvalue()
+
+
+def test_the_time_left_follows_from_the_pace():
+    assert progress.format_bar(1, 4, "runs", 10.0).endswith("1 of 4 runs, 30 s left")
+    assert progress.format_bar(1, 4, "runs", 2.0).endswith("1 of 4 runs")
+    assert progress.format_bar(4, 4, "runs", 10.0).endswith("4 of 4 runs")
+    assert progress.format_bar(0, 4, "runs", 10.0).endswith("0 of 4 runs")
+    assert "7 of 5 runs" in progress.format_bar(7, 5, "runs", 10.0)
+
+
+def test_a_dumb_terminal_gets_lines_alone(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    out = io.StringIO()
+    terminal = progress.Terminal(Console(file=out, width=88, force_terminal=True))
+    with terminal.working("dump", "target"):
+        terminal.advance(3, 10, "steps")
+        time.sleep(0.3)
+    terminal.done("dump", "target", "run", 1.0, "")
+    assert out.getvalue().strip().endswith("1 s")
+    assert "steps" not in out.getvalue()
+
+
+def test_a_heartbeat_says_how_far_it_is(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.05)
+    lines = progress.Lines("x")
+    with lines.working("dump", "target"):
+        lines.advance(1, 3, "steps")
+        time.sleep(0.2)
+    assert "state=running seconds=0 progress=33%" in capsys.readouterr().err

@@ -73,10 +73,13 @@ def write_results(folder: str, name: str, compute: Callable[[RecordedCall], List
     count, last = 0, time.monotonic()
     path = os.path.join(folder, name)
     try:
+        with open(os.path.join(folder, CALLS_FILE), "rb") as calls:
+            total = sum(1 for _ in calls)
         with open(path + ".part", "w", encoding="utf-8") as stream:
             for call in read_calls(os.path.join(folder, CALLS_FILE)):
                 stream.writelines(json.dumps(line) + "\n" for line in compute(call))
                 count += 1
+                events.report_amount(count, total, "calls")
                 if time.monotonic() - last > _EVERY:
                     events.report_progress("calls", "%d calls, now %s" % (count, call.call))
                     last = time.monotonic()

@@ -111,7 +111,9 @@ def record(
     )
     training = Training(run.request, workload.model, run.where)
     with garbage.collect_rarely():
-        contents = _run_steps(run, workload, training, recorder, writer, disturb(recorder))
+        runs = 2 if run.request.determinism.repeat else 1
+        with run.events.nth_of(0, runs):
+            contents = _run_steps(run, workload, training, recorder, writer, disturb(recorder))
         faults.check_acted(run.request)
         repeat = _check_repeat(run, workload, contents)
     with run.events.time_part("facts", "reading the environment"):
@@ -189,6 +191,7 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
                 contents.update(index_outputs(writer.lines(number, rank)))
             elif writer is not None and wanted:
                 writer.close_step(number, rank)
+            run.events.report_amount(number + 1, max(steps) + 1, "steps")
         run.device.synchronize()
     training.end()
     return contents
@@ -205,7 +208,8 @@ def _check_repeat(run: RunContext, workload: Workload, first: Dict[str, str]) ->
     capture = run.request.capture
     selection = capture.selection(repeat=True)
     recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=selection, rank=rank_of(run.request))
-    second = _run_steps(run, workload, Training(run.request, workload.model, run.where), recorder)
+    with run.events.nth_of(1, 2):
+        second = _run_steps(run, workload, Training(run.request, workload.model, run.where), recorder)
     identities = {**first, **second}
     different = [identity for identity in identities if first.get(identity) != second.get(identity)]
     by = sorted({"statistics" if detail == "statistics" else "bits" for detail in selection.details})

@@ -57,8 +57,9 @@ def noise(request: Request, device: Device, where: torch.device, events: Events)
         with explain_user_errors():
             run = RunContext(request, device, where, events, make_random_numbers(request))
             workload = prepare(run, hashed=False)
-            for name in NOISES:
-                _record_disturbed(name, run, workload)
+            for number, name in enumerate(NOISES):
+                with events.nth_of(number, len(NOISES)):
+                    _record_disturbed(name, run, workload)
     except AgentError as error:
         if error.kind not in _OF_WORKLOAD:
             raise

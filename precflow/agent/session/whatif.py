@@ -52,9 +52,10 @@ def whatif(request: Request, device: Device, where: torch.device, events: Events
         run = RunContext(request, device, where, events, make_random_numbers(request))
         workload = prepare(run)
     arms: Dict[str, Dict[str, Any]] = {}
-    for arm in request.arms:
+    for number, arm in enumerate(request.arms):
         events.report_progress("whatif", "with %s" % arm.name)
-        arms[arm.name] = _record(arm, run, workload)
+        with events.nth_of(number, len(request.arms)):
+            arms[arm.name] = _record(arm, run, workload)
     sound = [arm for arm in request.arms if not arms[arm.name]["problem"]]
     # In turn, so that a machine that gets slower meanwhile is so for all of them.
     for arm in sound * request.rounds:
