@@ -546,7 +546,7 @@ def embedding_in_bfloat16(call: Call, _: float) -> Tensor:
 # Loss and backward.
 
 
-@kind("loss and backward", operators("cross_entropy", "mse_loss"), "PF404", "PF211", sizes=((2, 8), (2, 8)))
+@kind("loss and backward", operators("cross_entropy", "mse_loss"), "PF404", "PF211", "PF804", sizes=((2, 8), (2, 8)))
 def loss_divided_again(call: Call, size: float) -> Tensor:
     """The loss is divided once more, as for accumulation that is there already."""
     return call.run() / round(size)
@@ -629,25 +629,25 @@ def _any(_: Site) -> bool:
     return True
 
 
-@kind("loss and backward", _any, "PF203", of="optimizer", sizes=((1e-7, 1e-4), (1e-7, 1e-4)))
+@kind("loss and backward", _any, "PF203", "PF801", "PF802", of="optimizer", sizes=((1e-7, 1e-4), (1e-7, 1e-4)))
 def adam_epsilon(options: dict[str, Any], size: float) -> dict[str, Any]:
     """Adam has another epsilon."""
     return {**options, "eps": size}
 
 
-@kind("loss and backward", _any, "PF203", of="optimizer", sizes=((0.9, 0.99), (0.9, 0.99)))
+@kind("loss and backward", _any, "PF203", "PF801", "PF802", of="optimizer", sizes=((0.9, 0.99), (0.9, 0.99)))
 def adam_betas(options: dict[str, Any], size: float) -> dict[str, Any]:
     """Adam averages squares over another time; the first step shows it in its state only."""
     return {**options, "betas": (0.9, size)}
 
 
-@kind("loss and backward", _any, "PF203", of="optimizer", sizes=((0.05, 0.3), (0.05, 0.3)))
+@kind("loss and backward", _any, "PF203", "PF801", "PF802", of="optimizer", sizes=((0.05, 0.3), (0.05, 0.3)))
 def weight_decay(options: dict[str, Any], size: float) -> dict[str, Any]:
     """Another weight decay."""
     return {**options, "weight_decay": size}
 
 
-@kind("loss and backward", _any, "PF203", of="optimizer", sizes=((1.5, 4), (1.5, 4)))
+@kind("loss and backward", _any, "PF203", "PF801", "PF802", of="optimizer", sizes=((1.5, 4), (1.5, 4)))
 def learning_rate(options: dict[str, Any], size: float) -> dict[str, Any]:
     """Another learning rate."""
     return {**options, "lr": options["lr"] * size}

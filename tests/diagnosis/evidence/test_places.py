@@ -111,3 +111,11 @@ def test_a_wrong_element_of_the_second_sample_is_no_wrong_sample():
     row[1, 2, 3] += 1.0
     sample[1] = values[1, :, ::-1]
     assert [places.is_first_sample_right(values, wrong) for wrong in (element, row, sample)] == [False, False, True]
+
+
+def test_a_wrong_element_that_happens_to_stand_at_an_end_is_no_border():
+    error = np.zeros((2, 4, 24, 24))
+    error[1, 2, 3, 0] = 1.0
+    assert not places.describe_border(error)
+    error[..., 0] = np.random.default_rng(3).standard_normal((2, 4, 24))
+    assert places.describe_border(error) == "the first 1 of 24 along axis 3"
