@@ -3,6 +3,7 @@
 ``tests/agent/test_own_loop.py`` has two under torchrun; here each is a fork with the variables that torchrun sets.
 """
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -24,16 +25,16 @@ def find_free_port():
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory, warm_server):
-    """Return dumps of two processes: a reference, and a target whose second rank is wrong."""
+    """Return dumps of two processes: a reference, a target whose second rank is wrong, and targets with another reduction."""
 
-    def record(name, factor):
+    def record(name, factor, reduction="sum"):
         folder = tmp_path_factory.mktemp(name)
         together = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_port()), "WORLD_SIZE": "2"}
         with (folder.parent / f"{name}.log").open("wb+") as log:
 
             def start(rank):
                 environment = {**together, "RANK": rank, "LOCAL_RANK": rank}
-                words, out = [SCRIPT, folder, factor], log.fileno()
+                words, out = [SCRIPT, folder, factor, reduction], log.fileno()
                 return warm_server.popen(words, cwd=folder.parent, env=environment, out=out, err=out, module="")
 
             codes = [process.wait(120) for process in [start("0"), start("1")]]
@@ -41,7 +42,12 @@ def recorded(tmp_path_factory, warm_server):
             assert codes == [0, 0], log.read().decode()
         return folder
 
-    return record("reference", "1.0"), record("target", "1.01")
+    return [record("reference", "1.0"), record("target", "1.01"), *[record(name, "1.0", name) for name in ("maximum", "alone")]]
+
+
+def titles(folder):
+    result = json.loads((folder / "comparison" / "result.json").read_text(encoding="utf-8"))
+    return [finding["title"] for finding in result["findings"]]
 
 
 def test_one_dump_holds_both_ranks(recorded):
@@ -78,7 +84,7 @@ def test_what_a_collective_has_written_is_read_anew(recorded):
 
 
 def test_ranks_are_compared_with_their_own(recorded):
-    measures = compare(*map(Dump.open, recorded))
+    measures = compare(*map(Dump.open, recorded[:2]))
     assert {measure.join for measure in measures} == {"paired"}
     wrong = {measure.record for measure in measures if measure.operator == "mul" and not measure.equal}
     assert wrong == {"(model)/mul.0/forward.output.0@0.1", "(model)/mul.0/forward.output.0@1.1"}
@@ -86,11 +92,25 @@ def test_ranks_are_compared_with_their_own(recorded):
 
 
 def test_two_dumps_of_two_ranks_are_judged_without_a_recipe(precflow, recorded, tmp_path):
-    ended = precflow("compare", *map(str, recorded), cwd=tmp_path)
+    ended = precflow("compare", *map(str, recorded[:2]), cwd=tmp_path)
     assert ended.code == 1, ended.err
     assert "multiplied by 1.01 on the target" in " ".join(ended.out.split())
+    assert "The error starts on rank 1 alone, at (model) / mul" in titles(tmp_path)
     same = precflow("compare", str(recorded[0]), str(recorded[0]), cwd=tmp_path)
     assert same.code == 0, same.out
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (2, "all_reduce computes the maximum of what the ranks give, and the sum on the reference"),
+        (3, "all_reduce of the target runs among rank 0, on the reference among ranks 0, 1"),
+    ],
+)
+def test_a_wrong_collective_is_told_from_a_wrong_computation(precflow, recorded, tmp_path, number, said):
+    ended = precflow("compare", str(recorded[0]), str(recorded[number]), cwd=tmp_path)
+    assert ended.code == 1, ended.err
+    assert said in titles(tmp_path)
 
 
 def test_a_rank_that_is_missing_is_not_passed_over(precflow, recorded, tmp_path):
