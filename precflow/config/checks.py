@@ -307,6 +307,16 @@ def _check_ranks(config: RunConfig) -> PathProblems:
     for name, side in (("reference", config.reference), ("target", config.target)):
         if not 1 <= side.ranks <= _MOST_RANKS:
             yield (name, "ranks"), f"is {side.ranks}; expected a number of processes from 1 to {_MOST_RANKS}"
+    if config.reference.ranks != config.target.ranks and not (config.reference.dump or config.target.dump):
+        if min(config.reference.ranks, config.target.ranks) > 1:
+            message = (
+                f"is {config.target.ranks} and reference.ranks {config.reference.ranks}: ranks are compared with their own"
+            )
+            yield ("target", "ranks"), f"{message}, or several with a single process: make them equal, or one of them 1"
+        elif config.capture.detail == ESCALATING:
+            yield ("capture", "detail"), "escalating needs as many ranks on both sides: use capture=tensors"
+        elif config.pairing.rules:
+            yield ("pairing", "rules"), "and different numbers of ranks exclude each other: make the ranks equal"
     most = max(config.reference.ranks, config.target.ranks)
     named: list[tuple[DottedPath, tuple[int, ...]]] = [(("capture", "rank"), config.capture.rank)]
     named += [(("capture", "rules", str(number), "rank"), rule.rank) for number, rule in enumerate(config.capture.rules)]

@@ -30,6 +30,7 @@ from precflow.agent.contract import FORWARD, OUTSIDE, ROOT_MODULE, Identity, mod
 from precflow.agent.sampling import parse_slices
 from precflow.config.schema import PairingRule
 from precflow.dumps.header import ContentEntries, ContentEntry
+from precflow.dumps.joined_ranks import join_ranks
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
@@ -333,9 +334,12 @@ class _MadeTensor:
 
 
 def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule]) -> tuple[Dump, Dump]:
-    """Return both dumps with the names and tensors that pairing rules give them; the dumps themselves without rules."""
+    """Return both dumps with the names and tensors that pairing rules give them.
+
+    Without rules these are the dumps themselves, except that several ranks are seen as one process if the other side is one.
+    """
     if not rules:
-        return reference, target
+        return join_ranks(reference, target)
     seen = PairedDump(reference, rules, "reference")
     other = PairedDump(target, rules, "target", seen)
     weights = _rename_weights(reference.header.weights, target.header.weights, rules)

@@ -21,6 +21,12 @@ def find_blockers(reference: Header, target: Header, same: Sequence[str]) -> lis
     if reference.recipe and target.recipe and reference.recipe != target.recipe:
         recipes = f"{reference.recipe} on the reference, {target.recipe} on the target"
         blockers.append(f"the dumps are of different recipes: {recipes}")
+    ranks = [1 + len(header.sites_of_ranks) for header in (reference, target)]
+    if ranks[0] != ranks[1]:
+        blockers.append(
+            f"the reference ran as {ranks[0]} ranks and the target as {ranks[1]}: ranks are compared with their own, "
+            "or several with a single process"
+        )
     seeds = (reference.determinism.get("seed"), target.determinism.get("seed"))
     if seeds[0] != seeds[1]:
         blockers.append(f"the seeds differ: {seeds[0]} on the reference, {seeds[1]} on the target")

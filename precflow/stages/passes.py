@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from precflow.dumps.joined_ranks import count_ranks
 from precflow.dumps.paired import see_through_rules
 from precflow.dumps.reader import Dump
 from precflow.dumps.two_passes import TwoPasses
@@ -42,9 +43,9 @@ def latest(needs: Mapping[str, Path], name: str) -> Path:
 
 def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump | TwoPasses, Dump | TwoPasses]:
     """Return all evidence of reference and target, seen through the pairing rules of the recipe."""
-    if not job.config.pairing.rules:
-        return open_evidence(needs, "reference"), open_evidence(needs, "target")
     sides = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
+    if not job.config.pairing.rules and count_ranks(sides[0]) == count_ranks(sides[1]):
+        return open_evidence(needs, "reference"), open_evidence(needs, "target")
     return see_through_rules(sides[0], sides[1], job.config.pairing.rules)
 
 

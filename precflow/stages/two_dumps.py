@@ -21,6 +21,7 @@ from precflow.diagnosis.evidence.training import find_other_settings
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.training.phases import tell_phases
+from precflow.dumps.joined_ranks import join_ranks
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
@@ -83,6 +84,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         team: Folders with rules besides the shipped ones.
     """
     started = time.monotonic()
+    reference, target = join_ranks(reference, target)
     reproduction = reproduce(reference, target, same)
     measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
     judged, verdict = judge_dumps(tolerance, reference, target, measures, reproduction)

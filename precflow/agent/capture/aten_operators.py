@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
+from torch._C import DisableTorchFunction
 from torch.utils._python_dispatch import TorchDispatchMode  # documented to users of torch_dispatch, only its module is private
 
 from precflow.agent.capture import autograd
@@ -148,7 +149,9 @@ class AtenRecorder:
 
         This cannot be left to the version counters: they are raised above this level, after the operator has run.
         """
-        result = schema.run(positional, keywords)
+        # Torch functions are over at this level. A mode of theirs would see this call of ours as one of the workload.
+        with DisableTorchFunction():
+            result = schema.run(positional, keywords)
         if schema.writes and not self._guard.is_held:
             with self._guard:
                 for _, tensor in schema.select_written(split_arguments(positional, keywords)[0]):

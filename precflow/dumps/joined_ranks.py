@@ -1,0 +1,219 @@
+"""A dump of several ranks seen as that of one process, so that a data-parallel run can be compared with a single process.
+
+Each rank of such a run computes on its part of the batch, and gradients are averaged. So the records of one name on all ranks
+make one record of the single process. How, the shapes say:
+
+* Sizes that add up along one axis to those of the single process are parts of the batch: they are joined along it, by rank.
+* Equal sizes are the same tensor (a mask, positions) if the ranks have the same bits. Otherwise it is a mean over the batch,
+  such as a loss or the gradient of a weight, and becomes the mean over the ranks.
+* In backward, the loss of a rank is a mean over its part of the batch, so that a gradient of an activation is as many times too
+  large as there are ranks: joined gradients are divided by their number.
+
+What the optimizer is given and makes is the same on every rank, and is taken from the first. If a rank has other weights after
+the step, its records stay as they are, without a partner. Collectives have no partner either and are left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, Identity, identity_text, parse_identity
+from precflow.dumps.dtypes import is_floating
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Call, Record
+from precflow.dumps.shards import Location
+
+Array = npt.NDArray[Any]
+
+_SIZES = tuple[int, ...]
+_Name = tuple[object, ...]
+
+
+def count_ranks(dump: Dump) -> int:
+    """Return how many ranks wrote a sealed dump; 1 for one that was never sealed."""
+    return 1 + len(dump.header.sites_of_ranks)
+
+
+def join_ranks(reference: Dump, target: Dump) -> tuple[Dump, Dump]:
+    """Return both dumps, that of several ranks as one process if the other is one; otherwise both as they are."""
+    ranks = (count_ranks(reference), count_ranks(target))
+    if ranks[0] == 1 < ranks[1]:
+        return reference, JoinedRanks(target, reference)
+    if ranks[1] == 1 < ranks[0]:
+        return JoinedRanks(reference, target), target
+    return reference, target
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """How a tensor is made of those of the ranks.
+
+    Attributes:
+        parts: The records, by rank.
+        axis: Axis that they are joined along; ``None`` for the mean over the ranks.
+        divisor: What the result is divided by.
+    """
+
+    parts: tuple[Record, ...]
+    axis: int | None
+    divisor: int = 1
+
+    def apply(self, arrays: Sequence[Array]) -> Array:
+        """Return the tensor, in the element type of the parts."""
+        if self.axis is None:
+            mean = np.mean([array.astype(np.float64) for array in arrays], axis=0)
+            return np.asarray(mean).astype(arrays[0].dtype)
+        joined = np.concatenate(arrays, axis=self.axis)
+        return joined if self.divisor == 1 else (joined.astype(np.float64) / self.divisor).astype(joined.dtype)
+
+
+class JoinedRanks(Dump):
+    """A dump of several ranks with one call for those of all ranks.
+
+    Args:
+        whole: The dump.
+        single: The dump of the single process, whose sizes say how tensors are joined.
+    """
+
+    def __init__(self, whole: Dump, single: Dump) -> None:
+        repeat = replace(
+            whole.header.repeat, different=tuple({_of_first(text): None for text in whole.header.repeat.different})
+        )
+        super().__init__(whole.path, replace(whole.header, sites_of_ranks={}, repeat=repeat), sealed=whole.sealed)
+        self._whole = whole
+        self._single = single
+        self._ranks = count_ranks(whole)
+        self._made: dict[str, _Joined] = {}  # mark of a record -> how its tensor is made
+
+    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
+        """Return the calls of rank 0, with the tensors of all ranks, and those of other ranks that have no place in them."""
+        return [call for call in self._calls if step in {None, call.step} and rank in {None, call.rank}]
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """What could not be read of the dump as it is."""
+        return self._whole.damage
+
+    @property
+    def altered(self) -> Mapping[tuple[int, int], str]:
+        """``(rank, step)`` of altered record files of the dump as it is."""
+        return self._whole.altered
+
+    def tensor(self, record: Record) -> Array:
+        """Return a record's tensor, made of those of all ranks.
+
+        Raises:
+            DumpError: It was not stored, or cannot be read.
+        """
+        joined = self._find_made(record)
+        return (
+            self._whole.tensor(record) if joined is None else joined.apply([self._whole.tensor(part) for part in joined.parts])
+        )
+
+    def view(self, record: Record) -> Array:
+        """Return what :meth:`tensor` returns; only the bytes of tensors that are not made here are left unchecked."""
+        return self._whole.view(record) if self._find_made(record) is None else self.tensor(record)
+
+    def locate(self, record: Record) -> Location | None:
+        """Return where a record's tensor lies; ``None`` for one that is made here."""
+        return self._whole.locate(record) if self._find_made(record) is None else None
+
+    def check(self, record: Record, found: str | None = None) -> None:
+        """Make sure that a record's tensor is the recorded one; what is made here was checked by :meth:`tensor`."""
+        if self._find_made(record) is None:
+            self._whole.check(record, found)
+
+    def _find_made(self, record: Record) -> _Joined | None:
+        self.calls()  # a record may come from another object of the same dump
+        return self._made.get(record.mark)
+
+    @functools.cached_property
+    def _calls(self) -> list[Call]:
+        sizes = {record.identity: record.shape for call in self._single.calls() for record in (*call.inputs, *call.outputs)}
+        of_ranks: dict[_Name, list[Call]] = defaultdict(list)
+        for call in self._whole.calls():
+            if "group" not in call.arguments:  # a collective
+                of_ranks[_name(call)].append(call)
+        calls: list[Call] = []
+        for together in of_ranks.values():
+            together.sort(key=lambda call: call.rank)
+            if len(together) < self._ranks:
+                calls += together
+            elif together[0].phase == OPTIMIZER:
+                first = [record.known for record in together[0].outputs]
+                calls += [call for call in together if not call.rank or [record.known for record in call.outputs] != first]
+            else:
+                calls.append(self._join(together, sizes))
+        return sorted(calls, key=lambda call: (call.rank, call.step, call.order))
+
+    def _join(self, together: Sequence[Call], sizes: Mapping[Identity, _SIZES]) -> Call:
+        first = together[0]
+        inputs, outputs = (
+            tuple(
+                self._join_records([getattr(call, role)[place] for call in together], first.phase, sizes)
+                for place in range(len(getattr(first, role)))
+            )
+            for role in ("inputs", "outputs")
+        )
+        return msgspec.structs.replace(first, inputs=inputs, outputs=outputs)
+
+    def _join_records(self, records: Sequence[Record], phase: str, sizes: Mapping[Identity, _SIZES]) -> Record:
+        first = records[0]
+        whole = sizes.get(first.identity)
+        if first.weight or whole is None:
+            return first
+        shapes = [record.shape for record in records]
+        divisor = len(records) if phase == BACKWARD else 1
+        if shapes == [whole] * len(records):
+            same = bool(first.known) and len({record.known for record in records}) == 1
+            averaged = phase in {BACKWARD, GRADIENT} or not whole
+            if same or not averaged or not is_floating(first.dtype):
+                return first
+            joined, shape = _Joined(tuple(records), None), whole
+        else:
+            axis = _find_axis(shapes, whole)
+            if axis is None or (divisor > 1 and not is_floating(first.dtype)):
+                return first
+            joined, shape = _Joined(tuple(records), axis, divisor), whole
+        # With its name: of two records with equal bits, one may be stored and the other not.
+        text = f"{first.text} {[record.key for record in records]} {joined.axis} {joined.divisor}"
+        mark = f"made-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+        self._made[mark] = joined
+        stored = all(record.stored and not record.part for record in records)
+        return msgspec.structs.replace(
+            first, shape=shape, content="", mark=mark, stored=stored, statistics=None, row_norms=None
+        )
+
+
+def _of_first(text: str) -> str:
+    """Return an identity's text as that of rank 0."""
+    return identity_text(parse_identity(text)._replace(rank=0))
+
+
+def _name(call: Call) -> _Name:
+    # Each parameter has a call of its own in gradient and optimizer, all of them with the name of their module.
+    indices = (tuple(record.index for record in call.inputs), tuple(record.index for record in call.outputs))
+    return (call.step, call.level, call.module, call.call, call.operator, call.ordinal, call.phase, indices)
+
+
+def _find_axis(shapes: Sequence[_SIZES], whole: _SIZES) -> int | None:
+    """Return the only axis along which the parts add up to the whole.
+
+    >>> _find_axis([(4, 8), (4, 8)], (8, 8)), _find_axis([(4, 8), (4, 8)], (9, 8))
+    (0, None)
+    """
+    if any(len(shape) != len(whole) for shape in shapes):
+        return None
+    differing = [axis for axis, size in enumerate(whole) if any(shape[axis] != size for shape in shapes)]
+    if len(differing) != 1 or sum(shape[differing[0]] for shape in shapes) != whole[differing[0]]:
+        return None
+    return differing[0]
