@@ -11,7 +11,7 @@ from precflow.curves.outcome import CurveOutcome, Point
 from precflow.report import wording
 
 WIDTH, HEIGHT, LOWER = 1000, 300, 190  # of the two pictures of a curve, in units of the SVG
-_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 14, 14, 30  # margins
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 26, 14, 30  # margins
 _TICKS = 5
 _FEWEST_DECADES = 2
 
@@ -154,7 +154,7 @@ def choose_values(low: float, high: float) -> list[float]:
     size = 10 ** math.floor(math.log10((high - low) / _TICKS))
     width = next(size * factor for factor in (1, 2, 5, 10) if (high - low) / (size * factor) <= _TICKS)
     digits = max(0, -math.floor(math.log10(width)))
-    return [round(number * width, digits + 1) for number in range(math.ceil(low / width), math.floor(high / width) + 1)]
+    return [round(float(number * width), digits + 1) for number in range(math.ceil(low / width), math.floor(high / width) + 1)]
 
 
 def _is_drawn(point: Point) -> bool:

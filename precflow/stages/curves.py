@@ -5,7 +5,8 @@ A side's curve comes from the first of these that there is:
     SIDE.log=FILE          a log that exists already
     curves.NAME.file       a file that the run of this side wrote, as `workload.files` kept it
     curves.NAME.pattern    what the run of this side printed
-    (neither)              the losses that capture itself saw, for a curve that is called `loss`; else what the run printed
+    (neither)              for the curve `loss` the losses that capture saw, or those that a script printed if these are
+                           more; else what the run printed
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
+from precflow.agent.contract import FILES_FOLDER, OUTPUT_FILE
 from precflow.config.schema import SIDES, Curve, RunConfig, plain
 from precflow.curves.limits import LIMITS
 from precflow.curves.outcome import CurveOutcome, HeldStandard, examine, lacking
@@ -29,8 +31,6 @@ from precflow.stages.job import Job, Stage, StageResult
 
 NAME = "curves"
 OUTCOMES_FILE = "curves.json"
-OUTPUT_LOG = "output.log"  # of a dump stage: what the run printed
-FILES = "files"  # of a dump stage: what `workload.files` kept
 LOSS = "loss"
 
 
@@ -73,7 +73,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 def _declare_left(needs: Mapping[str, Path]) -> Mapping[str, Any]:
     """Return what the runs of the sides have left beside their dumps, which the seal of a dump does not cover."""
-    left = {name: [open_dump(folder).path / part for part in (OUTPUT_LOG, FILES)] for name, folder in needs.items()}
+    left = {name: [open_dump(folder).path / part for part in (OUTPUT_FILE, FILES_FOLDER)] for name, folder in needs.items()}
     return {"left": {name: [keys.file_digest(path) for path in paths if path.exists()] for name, paths in left.items()}}
 
 
@@ -118,16 +118,27 @@ def _read(side: str, wanted: Wanted, curve: Curve, job: Job, needs: Mapping[str,
     dump = open_dump(needs[f"dump.{side}"])
     folder = dump.path  # of a dump that the user gives, its own
     if curve.file:
-        return [read_curve(_find_file(folder / FILES, curve.file, side, wanted.name), wanted, f"the {side}'s {curve.file}")]
+        kept = _find_file(folder / FILES_FOLDER, curve.file, side, wanted.name)
+        return [read_curve(kept, wanted, f"the {side}'s {curve.file}")]
     losses = dump.header.losses
     if wanted.name == LOSS and losses and not (curve.pattern or curve.column):
-        return [make_series(range(len(losses)), losses, source=f"the losses in the {side}'s dump")]
-    if not (folder / OUTPUT_LOG).is_file():
+        seen = make_series(range(len(losses)), losses, source=f"the losses in the {side}'s dump")
+        printed = _find_printed(folder / OUTPUT_FILE, wanted, side)
+        return [printed if printed is not None and len(printed) > len(seen) else seen]
+    if not (folder / OUTPUT_FILE).is_file():
         raise CurveError(
             f"the {side} has no curve {wanted.name}: its dump holds no losses, and nothing that its run printed",
             next_step=f"give a log: {side}.log=FILE",
         )
-    return [read_curve(folder / OUTPUT_LOG, wanted, f"what the {side} printed")]
+    return [read_curve(folder / OUTPUT_FILE, wanted, f"what the {side} printed")]
+
+
+def _find_printed(path: Path, wanted: Wanted, side: str) -> Series | None:
+    """Return the curve that a script printed; ``None`` if it printed none. Capture sees the losses of recorded steps alone."""
+    try:
+        return read_curve(path, wanted, f"what the {side} printed") if path.is_file() else None
+    except CurveError:
+        return None
 
 
 def _find_file(folder: Path, name: str, side: str, curve: str) -> Path:

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from precflow.agent.contract import FILES_FOLDER, OUTPUT_FILE
 from precflow.config.composition import compose
 from precflow.errors import ConfigError, CurveError
 from precflow.run.runner import run
 from precflow.stages import dump as dump_stage
 from precflow.stages import registry
-from precflow.stages.curves import FILES, OUTPUT_LOG, read_outcomes
+from precflow.stages.curves import read_outcomes
 from precflow.stages.report import read_model
 
 STEPS = np.arange(1, 201)
@@ -184,19 +185,19 @@ def test_what_a_run_has_left_in_its_dump(composed, tmp_path):
     config = composed("curves.loss.standard=verl_npu", "curves.loss.pattern=megatron")
     assert run(config, command="precflow").verdict == "inconclusive"  # it printed nothing
     for side in ("reference", "target"):
-        write_log(tmp_path / "dumps" / side / OUTPUT_LOG, LOSS)
+        write_log(tmp_path / "dumps" / side / OUTPUT_FILE, LOSS)
     assert run(config, command="precflow").verdict == "aligned"
     config = composed("curves.loss.standard=verl_npu", "curves.loss.file=gpulog.json")
     outcome = run(config, command="precflow")
     assert "has left no file gpulog.json for the curve loss; kept are: none" in read_model(outcome.report).verdict.reasons[0]
     for side, factor in (("reference", 1.0), ("target", 1.1)):
-        folder = tmp_path / "dumps" / side / FILES
+        folder = tmp_path / "dumps" / side / FILES_FOLDER
         folder.mkdir()
         (folder / "gpulog.json").write_text(json.dumps((LOSS * factor).tolist()))
     assert run(config, command="precflow").verdict == "misaligned"
 
 
-def test_the_losses_that_capture_saw(composed, monkeypatch):
+def test_the_losses_that_capture_saw(composed, monkeypatch, tmp_path):
     losses = {"reference": (2.0, 1.0), "target": (2.0, 1.1)}
 
     def open_dump(folder):
@@ -209,6 +210,11 @@ def test_the_losses_that_capture_saw(composed, monkeypatch):
     curve = read_model(outcome.report).curves[0]
     assert curve.sources["target"] == "the losses in the target's dump"
     assert curve.found.max_abs_error == pytest.approx(0.1)
+    for side in ("reference", "target"):  # a script printed more of them than capture recorded
+        write_log(tmp_path / "dumps" / side / OUTPUT_FILE, LOSS)
+    outcome = run(composed("curves.loss.standard=verl_npu"), command="precflow")
+    assert outcome.verdict == "aligned"
+    assert read_model(outcome.report).curves[0].found.compared == 200
 
 
 def test_no_outcome_without_the_stage():
