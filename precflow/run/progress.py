@@ -51,7 +51,7 @@ class Terminal:
     @contextlib.contextmanager
     def working(self, stage: str, side: str) -> Iterator[None]:
         """Show the spinner."""
-        self._title, self._text, self._bar, self._began = f"{stage} {side}".strip(), "", "", 0.0
+        self._title, self._text, self._bar, self._began = f"{stage} {side}".strip(), "", "", time.monotonic()
         with self._console.status(self._title) as self._status:
             yield
 
@@ -62,8 +62,7 @@ class Terminal:
 
     def advance(self, done: int, total: int, unit: str) -> None:
         """Put a bar beside the spinner, with the time left."""
-        self._began = self._began or time.monotonic()
-        elapsed = time.monotonic() - self._began
+        elapsed = time.monotonic() - self._began  # with the start of an agent: the first steps are the only ones there may be
         self._bar = format_bar(done, total, unit, elapsed, ascii_only=self._console.encoding != "utf-8")
         self._show()
 
@@ -159,7 +158,7 @@ def format_bar(done: int, total: int, unit: str, elapsed: float, *, ascii_only: 
         done: Units that are done.
         total: Units in all.
         unit: Such as ``steps``.
-        elapsed: Seconds since the first of them.
+        elapsed: Seconds since the work began.
         ascii_only: Use only ASCII letters.
 
     >>> format_bar(3, 10, "steps", 30.0)

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from precflow.config.composition import Composed
 
 
-BYTES = "bytes"
 _NOTABLE_BYTES = 10_000_000  # what takes time to move; the rest is moved without a line about it
 _NO_FLOORS = "the store has no noise floor of this reference: fixed limits apply"
 _LATER = "the second pass is to be made where the {} runs"
@@ -163,7 +162,7 @@ def _bring(sealed: Sealed, where: steps.RunFolder, tell: progress.Progress) -> S
         return sealed
     side, began = sealed.name.partition(".")[2], time.monotonic()
     with tell.working("download", side):
-        brought = where.bring(sealed, lambda done, total: tell.advance(done, total, BYTES))
+        brought = where.bring(sealed, _show_bytes(tell))
     if brought.bytes >= _NOTABLE_BYTES or brought.damaged:
         tell.done("download", side, "run", time.monotonic() - began, f"{brought.bytes / 1e6:.0f} MB, {brought.note}")
     return brought
@@ -175,10 +174,15 @@ def _share(sealed: Sealed, where: steps.RunFolder, tell: progress.Progress) -> N
         return
     side, began = sealed.name.partition(".")[2], time.monotonic()
     with tell.working("upload", side):
-        sent = where.remote.share(sealed, lambda done, total: tell.advance(done, total, BYTES))
+        sent = where.remote.share(sealed, _show_bytes(tell))
     if sent and sealed.name.startswith("dump."):
         note = f"{where.remote.url}/{sealed.name}-{sealed.key} (verified after upload)"
         tell.done("upload", side, "run", time.monotonic() - began, note)
+
+
+def _show_bytes(tell: progress.Progress) -> Callable[[int, int], None]:
+    """Return a function that shows the bytes that were moved, where they take a while."""
+    return lambda done, total: tell.advance(done, total, "bytes") if total >= _NOTABLE_BYTES else None
 
 
 def _add_age(sealed: Sealed) -> str:

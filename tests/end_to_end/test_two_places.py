@@ -53,7 +53,7 @@ def test_the_second_place_finds_the_reference_and_a_lost_shard_is_unreadable(pla
     # What the two examples for build servers type, in workspaces of their own. A variable names the service behind s3://.
     for name in ("github", "gitlab"):
         (command,) = [
-            text for text in list_texts(yaml.safe_load((CI / f"{name}.yml").read_text())) if text.startswith("precflow")
+            text for text in list_texts(yaml.safe_load((CI / f"{name}.yml").read_text())) if text.startswith("precflow +")
         ]
         words = shlex.split(command.partition("||")[0].replace("$STORE", store.url))[1:]
         workspace = tmp_path / name

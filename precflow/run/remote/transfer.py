@@ -94,14 +94,15 @@ def upload_files(folder: Path, names: Iterable[str], into: RemoteFolder, tell: T
     def send(name: str) -> tuple[str, RemoteFile]:
         path, there = folder / name, f"{into.path}/{name}"
         file = RemoteFile(path.stat().st_size, compute_checksum(path))
+        told = _Told(tell)
         if not holds(into.filesystem, there, file):
-            _put(into.filesystem, path, there)
+            _put(into.filesystem, path, there, told)
             if not holds(into.filesystem, there, file):
                 raise StoreError(
                     f"{into.url}: {there} has other bytes than were sent",
                     next_step="run the same command again: what has arrived whole is not sent again",
                 )
-        tell(file.bytes)
+        told.finish(file.bytes)
         return name, file
 
     with explain_errors(into.url):
@@ -133,10 +134,31 @@ def _split(size: int) -> list[tuple[int, int]]:
     return [(start, min(start + PART, size)) for start in range(0, size, PART)]
 
 
-def _put(filesystem: AbstractFileSystem, path: Path, there: str) -> None:
+class _Told:
+    """Tells of the bytes of one file, each once: while they move as far as the client library says so, then the rest."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._bytes = 0
+
+    def move(self, size: int) -> None:
+        """Tell of more bytes."""
+        self._bytes += size
+        self._tell(size)
+
+    def finish(self, total: int) -> None:
+        """Tell of what was not told yet."""
+        self._tell(total - self._bytes)
+
+
+def _put(filesystem: AbstractFileSystem, path: Path, there: str, told: _Told) -> None:
+    from fsspec.callbacks import Callback  # noqa: PLC0415  only runs with a remote store need it
+
     protocols = _protocols_of(filesystem)
     if protocols & _ATOMIC:
-        filesystem.put_file(str(path), there, **({"chunksize": PART} if protocols & S3 else {}))
+        watch = Callback()
+        watch.relative_update = lambda inc=1: told.move(int(inc))
+        filesystem.put_file(str(path), there, callback=watch, **({"chunksize": PART} if protocols & S3 else {}))
         return
     filesystem.makedirs(there.rpartition("/")[0], exist_ok=True)
     aside = f"{there}.{os.getpid()}-{threading.get_ident()}{_UNFINISHED}"
@@ -183,23 +205,23 @@ def download_files(source: RemoteFolder, files: Mapping[str, RemoteFile], folder
 
     def fetch(name: str) -> tuple[str, str]:
         path, file = folder / name, files[name]
-        problem = ""
+        problem, told = "", _Told(tell)
         if not (path.is_file() and path.stat().st_size == file.bytes and compute_checksum(path) == file.checksum):
-            problem = _fetch(source, name, file, path)
-        tell(file.bytes)
+            problem = _fetch(source, name, file, path, told)
+        told.finish(file.bytes)
         return name, problem
 
     outcomes = _run_all(fetch, files, lambda name: files[name].bytes)
     return {name: problem for name, problem in outcomes if problem}
 
 
-def _fetch(source: RemoteFolder, name: str, file: RemoteFile, path: Path) -> str:
+def _fetch(source: RemoteFolder, name: str, file: RemoteFile, path: Path, told: _Told) -> str:
     """Fetch one file; return why it could not be had, ``""`` if it could."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + _UNFINISHED)
     for _ in range(2):  # bytes that came over broken are fetched once more
         try:
-            checksum = _fetch_parts(source, name, file.bytes, part)
+            checksum = _fetch_parts(source, name, file.bytes, part, told)
         except FileNotFoundError:
             part.unlink(missing_ok=True)
             return "is missing"
@@ -210,7 +232,7 @@ def _fetch(source: RemoteFolder, name: str, file: RemoteFile, path: Path) -> str
     return "has other bytes than were uploaded"
 
 
-def _fetch_parts(source: RemoteFolder, name: str, size: int, part: Path) -> str:
+def _fetch_parts(source: RemoteFolder, name: str, size: int, part: Path, told: _Told) -> str:
     """Fetch the parts that ``part`` lacks, in order; return the checksum of all of them."""
     filesystem, there = source.filesystem, f"{source.path}/{name}"
     have = part.stat().st_size // PART if part.exists() and size >= 2 * PART else 0
@@ -232,6 +254,7 @@ def _fetch_parts(source: RemoteFolder, name: str, size: int, part: Path) -> str:
         while ahead:
             data, digest = ahead.pop(0).result()
             stream.write(data)
+            told.move(len(data))
             digests.append(digest)
             ahead += [pool.submit(read, span) for span in islice(waiting, 1)]
     return digests[0].hex() if size < 2 * PART else _join_parts(digests)

@@ -69,11 +69,11 @@ def test_an_upload_that_was_cut_is_invisible_and_goes_on(bucket, machine, monkey
     put = transfer._put
     sent = []
 
-    def cut(filesystem, path, there):
+    def cut(filesystem, path, there, told):
         if path.suffix == ".safetensors":
             raise ConnectionResetError("connection lost")
         sent.append(path.name)
-        put(filesystem, path, there)
+        put(filesystem, path, there, told)
 
     monkeypatch.setattr(transfer, "_put", cut)
     with pytest.raises(StoreError, match="does not answer") as refused:
@@ -116,11 +116,11 @@ def test_a_killed_download_is_gone_on_with(shelf, machine, monkeypatch):
     there = remote(shelf, machine("there"))
     fetch, fetched = transfer._fetch, []
 
-    def cut(source, name, file, path):
+    def cut(source, name, file, path, told):
         if name == SHARD:
             raise KeyboardInterrupt
         fetched.append(name)
-        return fetch(source, name, file, path)
+        return fetch(source, name, file, path, told)
 
     monkeypatch.setattr(transfer, "_fetch", cut)
     with pytest.raises(KeyboardInterrupt):
