@@ -92,34 +92,42 @@ def upload_files(folder: Path, names: Iterable[str], into: RemoteFolder, tell: T
     """
 
     def send(name: str) -> tuple[str, RemoteFile]:
-        path, there = folder / name, f"{into.path}/{name}"
-        file = RemoteFile(path.stat().st_size, compute_checksum(path))
-        told = _Told(tell)
-        if not holds(into.filesystem, there, file):
-            _put(into.filesystem, path, there, told)
-            if not holds(into.filesystem, there, file):
-                raise StoreError(
-                    f"{into.url}: {there} has other bytes than were sent",
-                    next_step="run the same command again: what has arrived whole is not sent again",
-                )
+        path = folder / name
+        file, told = RemoteFile(path.stat().st_size, compute_checksum(path)), _Told(tell)
+        if not _holds(into, name, file, there.get(name)):
+            _put(into.filesystem, path, f"{into.path}/{name}", told)
+            sent.append(name)
         told.finish(file.bytes)
         return name, file
 
     with explain_errors(into.url):
-        return dict(_run_all(send, names, lambda name: (folder / name).stat().st_size))
+        # Two listings take the place of two questions for each file: a dump may have thousands of small ones.
+        there, sent = _list_files(into), list[str]()
+        files: dict[str, RemoteFile] = dict(_run_all(send, names, lambda name: (folder / name).stat().st_size))
+        arrived = _list_files(into) if sent else {}
+        broken = [name for name in sent if not _holds(into, name, files[name], arrived.get(name))]
+    if broken:
+        raise StoreError(
+            f"{into.url}: {into.path}/{broken[0]} has other bytes than were sent",
+            next_step="run the same command again: what has arrived whole is not sent again",
+        )
+    return files
 
 
-def holds(filesystem: AbstractFileSystem, path: str, file: RemoteFile) -> bool:
+def _list_files(into: RemoteFolder) -> dict[str, Mapping[str, Any]]:
+    """Return relative name -> facts of every file in a folder; none if it does not exist."""
+    found: Mapping[str, Mapping[str, Any]] = into.filesystem.find(into.path, detail=True)
+    start = into.filesystem._strip_protocol(into.path).rstrip("/") + "/"  # noqa: SLF001  the only way that fsspec has
+    return {name[len(start) :]: facts for name, facts in found.items() if name.startswith(start)}
+
+
+def _holds(into: RemoteFolder, name: str, file: RemoteFile, facts: Mapping[str, Any] | None) -> bool:
     """Tell whether a store has a file with these bytes; it is read only if the store tells no checksum of that kind."""
-    try:
-        facts = filesystem.info(path)
-        if facts["size"] != file.bytes:
-            return False
-        told = str(facts.get("ETag", "")).strip('"')
-        # The same bytes, sent in other parts or encrypted with a key, have another ETag; then only the bytes tell.
-        return told == file.checksum or _read_checksum(filesystem, path, file.bytes) == file.checksum
-    except FileNotFoundError:
+    if facts is None or facts["size"] != file.bytes:
         return False
+    told = str(facts.get("ETag", "")).strip('"')
+    # The same bytes, sent in other parts or encrypted with a key, have another ETag; then only the bytes tell.
+    return told == file.checksum or _read_checksum(into.filesystem, f"{into.path}/{name}", file.bytes) == file.checksum
 
 
 def _read_checksum(filesystem: AbstractFileSystem, path: str, size: int) -> str:
