@@ -22,6 +22,8 @@ from precflow.report.model import ReportModel
 from precflow.run.find_runs import NamedRun, refuse_unjudged
 from precflow.run.store import Sealed
 from precflow.stages.compare import read_measures
+from precflow.stages.curves import LOSS, read_outcomes
+from precflow.stages.curves import NAME as CURVES
 from precflow.stages.dump import identify, is_given, open_dump
 from precflow.stages.introduced import read_conclusion
 from precflow.stages.passes import latest
@@ -177,7 +179,7 @@ def _read_results(run: NamedRun) -> _Results:
     instances = run.find_instances()
     folders = {name: sealed.folder for name, sealed in instances.items()}
     judged, verdict, _ = read_conclusion(folders)
-    measures = read_measures(latest(folders, "compare"))
+    measures = read_measures(latest(folders, "compare")) if judged else []  # a run that compares curves alone has none
     return _Results(
         name=run.name,
         instances=instances,
@@ -239,9 +241,12 @@ def _pair_facts(old: ReportModel, new: ReportModel) -> dict[str, tuple[Mapping[s
 
 
 def _describe_unnamed(old: _Results, new: _Results, changed: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a note on each side whose dump is another one although no key and no fact of it changed."""
+    """Return a note on each side whose dump or log is another one although no key and no fact of it changed."""
     notes = []
+    logs = [results.instances[CURVES].declared.get("logs", {}) if CURVES in results.instances else {} for results in (old, new)]
     for side in ("reference", "target"):
+        if logs[0].get(side) != logs[1].get(side):
+            notes.append(f"{side}: its log is another one, or has changed")
         name = f"dump.{side}"
         if name not in old.instances or name not in new.instances:
             continue
@@ -326,6 +331,9 @@ def _compare_losses(old: _Results, new: _Results) -> tuple[float, float] | None:
 
 
 def _find_largest_difference(results: _Results) -> float | None:
+    curve = next((one for one in read_outcomes(results.folders) if one.name == LOSS), None)
+    if curve is not None and curve.found.compared:
+        return curve.found.max_abs_error
     losses = []
     for side in ("reference", "target"):
         sealed = results.instances.get(f"dump.{side}")

@@ -12,7 +12,9 @@ import pytest
 from precflow.agent.contract import FILES_FOLDER, OUTPUT_FILE
 from precflow.config.composition import compose
 from precflow.errors import ConfigError, CurveError
+from precflow.run.find_runs import find_run
 from precflow.run.runner import run
+from precflow.run.two_runs import compare_runs
 from precflow.stages import dump as dump_stage
 from precflow.stages import registry
 from precflow.stages.curves import read_outcomes
@@ -70,6 +72,25 @@ def test_two_logs(losses, verdict, code, rule, capsys):
     assert "gpu.json -> npu.log" in said
     assert "of 0 compared" not in said
     assert {"curves", "advise", "report"} == {stage["name"] for stage in result["stages"]} | {"report"}
+
+
+def test_two_runs_side_by_side():
+    compare(LOSS + 0.08181)
+    compare(LOSS)
+    found = compare_runs(find_run("runs/loss_curves@1"), find_run("runs/loss_curves@2"))
+    assert [verdict.verdict for verdict in found.verdicts] == ["misaligned", "aligned"]
+    assert found.losses == (pytest.approx(0.08181, rel=1e-3), pytest.approx(0, abs=1e-5))
+    assert found.notes == ("target: its log is another one, or has changed",)
+    assert (found.better, found.worse, found.same) == ((), (), 0)
+
+
+def test_the_last_line_of_a_build(monkeypatch, capsys):
+    monkeypatch.setenv("CI", "true")
+    compare(LOSS + 0.08181)
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "verdict=misaligned" in last
+    assert " curve=loss:0.0818@" in last
+    assert "coverage" not in last
 
 
 def test_what_the_screen_and_the_files_say(capsys):
