@@ -123,6 +123,11 @@ NONE = "none"  # a recipe's rule with this detail: such calls are not recorded
 
 KEPT, LEFT_OUT = WEIGHTS_CHOICES = ("kept", "left_out")  # `capture.weights`: whether detail `tensors` stores weights
 
+MIXED_LEVELS = O1, O2 = ("O1", "O2")  # of mixed precision, as apex means them
+MIXED_TYPES = ("float16", "bfloat16")
+MIXED_OPERATOR_TYPES = (*MIXED_TYPES, "float32")
+DYNAMIC = "dynamic"  # a loss scale that grows until a gradient overflows
+
 DEVICE_KINDS = ("cpu", "cuda", "npu", "emulated")  # as recipes name them; ``devices/choose.py`` has one of each
 
 # What a what-if may change, and to what; ``()``: a number or other values, checked where they are read. Those of the run change
@@ -329,6 +334,18 @@ def is_trusted(key: str, target: str, packages: Iterable[str]) -> bool:
     """
     shipped = key.startswith("workload.") and target in [SHIPPED + name for name in FACTORIES]
     return shipped or is_of_torch(key, target) or any(target.startswith(package + ".") for package in packages)
+
+
+def is_scale(text: str) -> bool:
+    """Tell whether a text is a fixed loss scale: a number above 0 that float32 holds.
+
+    >>> is_scale("1024"), is_scale("0"), is_scale("much")
+    (True, False, False)
+    """
+    try:
+        return 0 < float(text) <= LARGEST["float32"]
+    except ValueError:
+        return False
 
 
 def checksum_of(plain: Mapping[str, Any]) -> str:

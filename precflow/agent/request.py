@@ -11,14 +11,19 @@ from precflow.agent import intake, redaction
 from precflow.agent.contract import (
     DETAIL_FACTS,
     DETAILS,
+    DYNAMIC,
     KEPT,
     LARGEST,
     LEVELS,
+    MIXED_LEVELS,
+    MIXED_OPERATOR_TYPES,
+    MIXED_TYPES,
     NONE,
     PHASES,
     REQUEST_SCHEMA,
     WEIGHTS_CHOICES,
     WHATIF_KINDS,
+    is_scale,
 )
 from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
@@ -99,6 +104,26 @@ class CaptureSection(NamedTuple):
         return {**self._asdict(), "rules": [rule.to_plain() for rule in self.rules]}
 
 
+class PrecisionSection(NamedTuple):
+    """Section ``mixed_precision``: what runs in which type.
+
+    Attributes:
+        level: ``""`` (everything in the run's type), ``O1`` or ``O2``.
+        dtype: The 16-bit type of the level.
+        float32_modules: Patterns of module names that stay in float32.
+        operators: Torch function -> type that it runs in.
+        loss_scale: ``""``, ``dynamic``, or a number as text.
+        growth_interval: Steps after which a dynamic scale doubles.
+    """
+
+    level: str = ""
+    dtype: str = "bfloat16"
+    float32_modules: Tuple[str, ...] = ()
+    operators: Mapping[str, str] = {}
+    loss_scale: str = ""
+    growth_interval: int = 2000
+
+
 class Change(NamedTuple):
     """One thing that an arm of a what-if changes.
 
@@ -146,6 +171,7 @@ class Request(NamedTuple):
     arms: Tuple[Arm, ...] = ()
     rounds: int = 0
     ranks: int = 1
+    mixed_precision: PrecisionSection = PrecisionSection()
 
 
 def read(path: str) -> Request:
@@ -221,6 +247,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         arms=tuple(_parse_arm(section) for section in reader.sections("arms")),
         rounds=reader.value("rounds", 0, int),
         ranks=reader.positive("ranks", 1),
+        mixed_precision=_parse_precision(reader.section("mixed_precision")),
     )
     if reader.problems:
         raise AgentError("bad_request", "the request is not usable: " + "; ".join(reader.problems))
@@ -235,6 +262,23 @@ def _parse_determinism(reader: _Reader) -> DeterminismSection:
         random_numbers=reader.choice("random_numbers", "cpu", ("cpu", "device")),
         dropout=reader.choice("dropout", "removed", ("removed", "kept")),
         repeat=reader.flag("repeat", default=True),
+    )
+
+
+def _parse_precision(reader: _Reader) -> PrecisionSection:
+    scale = str(reader.value("loss_scale", "", str))
+    if scale not in ("", DYNAMIC) and not is_scale(scale):
+        reader.note_problem("loss_scale", scale, "dynamic, or a number above 0", "")
+    operators = reader.value("operators", {}, dict)
+    if not all(dtype in MIXED_OPERATOR_TYPES for dtype in operators.values()):
+        reader.note_problem("operators", operators, "functions, each with one of " + ", ".join(MIXED_OPERATOR_TYPES), {})
+    return PrecisionSection(
+        level=reader.choice("level", "", ("", *MIXED_LEVELS)),
+        dtype=reader.choice("dtype", "bfloat16", MIXED_TYPES),
+        float32_modules=reader.texts("float32_modules", ()),
+        operators=operators,
+        loss_scale=scale,
+        growth_interval=reader.positive("growth_interval", 2000),
     )
 
 

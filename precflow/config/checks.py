@@ -21,7 +21,19 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import __version__
 from precflow.agent import redaction
-from precflow.agent.contract import BACKWARD, FILLS, GRADIENT, HEADER_FILE, LARGEST, MODULE, OPERATOR, OPTIMIZER
+from precflow.agent.contract import (
+    BACKWARD,
+    DYNAMIC,
+    FILLS,
+    GRADIENT,
+    HEADER_FILE,
+    LARGEST,
+    MIXED_OPERATOR_TYPES,
+    MODULE,
+    OPERATOR,
+    OPTIMIZER,
+    is_scale,
+)
 from precflow.agent.sampling import parse_slices
 from precflow.config import curves_section, signatures, standards, whatifs
 from precflow.config.addresses import find_problem, is_address
@@ -92,6 +104,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_executor(config)
     yield from _check_capture(config)
     yield from _check_learning_rate(config)
+    yield from _check_mixed_precision(config)
     yield from _check_whatif(config)
     yield from _check_script(config)
     yield from _check_pairing(config)
@@ -301,6 +314,28 @@ def _check_learning_rate(config: RunConfig) -> PathProblems:
         yield path, f"is {rate:g}; expected a number from 0 up: 0 leaves the weights as they are"
     if config.workload.model and not config.workload.optimizer:
         yield path, "is of the optimizer, and there is none: workload.optimizer._target_=torch.optim.AdamW"
+
+
+def _check_mixed_precision(config: RunConfig) -> PathProblems:
+    for name, side in (("reference", config.reference), ("target", config.target)):
+        settings, path = side.mixed_precision, (name, "mixed_precision")
+        if settings.level and side.dtype != "float32":
+            yield (name, "dtype"), f"is {side.dtype}; mixed precision starts from float32 and casts to {settings.dtype} itself"
+        if settings.loss_scale not in {"", DYNAMIC} and not is_scale(settings.loss_scale):
+            yield (*path, "loss_scale"), f"is `{settings.loss_scale}`; expected `dynamic` or a number above 0"
+        if settings.growth_interval < 1:
+            yield (*path, "growth_interval"), f"is {settings.growth_interval}; expected a number of steps from 1 up"
+        if settings.float32_modules and not settings.level:
+            yield (*path, "float32_modules"), "does nothing without a level: everything is in the side's own type"
+        if settings.loss_scale and not config.workload.optimizer:
+            yield (*path, "loss_scale"), "is taken off before the optimizer, and there is none: workload.optimizer._target_"
+        for operator, dtype in settings.operators.items():
+            if dtype not in MIXED_OPERATOR_TYPES:
+                yield (*path, "operators", operator), f"is {dtype}; expected one of {', '.join(MIXED_OPERATOR_TYPES)}"
+    scales = [side.mixed_precision.loss_scale or "1" for side in (config.reference, config.target)]
+    if scales[0] != scales[1] and {BACKWARD, GRADIENT} & set(config.capture.phase):
+        apart = f"is {scales[1]}, and {scales[0]} on the reference: gradients before the optimizer are not comparable then"
+        yield ("target", "mixed_precision", "loss_scale"), f"{apart}. Give both the same, or capture.phase=[forward,optimizer]"
 
 
 def _check_ranks(config: RunConfig) -> PathProblems:

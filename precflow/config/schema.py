@@ -144,6 +144,32 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class MixedPrecision:
+    """What a side computes in 16 bits and what in float32 (docs/mixed-precision.md)."""
+
+    level: str = key(
+        "",
+        "As apex means it: `O1` is autocast, whose lists say which operators run in the 16-bit type; `O2` casts the model "
+        "except for batch norms, and the optimizer holds master weights in float32.",
+        "O1",
+    )
+    dtype: str = key("bfloat16", "The 16-bit type of the level.", "float16")
+    float32_modules: tuple[str, ...] = key(
+        (), "Patterns of module names that stay in float32, with everything inside them.", '["*.norm", head]'
+    )
+    operators: Mapping[str, str] = key(
+        {}, "Torch functions that run in another type than the lists of autocast say.", "{softmax: float16, linear: float32}"
+    )
+    loss_scale: str = key(
+        "",
+        "Factor of the loss in backward, taken off again before the optimizer: a number, or `dynamic`, which starts at 65536, "
+        "doubles after growth_interval steps, and is halved where a gradient overflows, whose step is skipped.",
+        '"1024"',
+    )
+    growth_interval: int = key(2000, "Steps without an overflow after which a dynamic loss scale doubles.", "200")
+
+
+@dataclass(frozen=True)
 class Side:
     """Where a side runs, in which element type, with which interpreter and variables."""
 
@@ -158,6 +184,7 @@ class Side:
         "Floating-point type in which the workload runs. A dump that exists already keeps the type that it was made in.",
         "float16",
     )
+    mixed_precision: MixedPrecision = field(default_factory=MixedPrecision)
     dump: str = key(
         "", "Folder of a dump that exists already; it is used in place of running the workload.", "/data/dumps/a100"
     )

@@ -38,13 +38,16 @@ SCRIPT = ("workload", "script")
 
 _LIMITS = f"{' '.join(LIMITED)} metrics.*"
 _SIDE = "device dtype variables.* ranks arguments.* migration"
+_MIXED_PRECISION = "level dtype float32_modules operators.* loss_scale growth_interval"
 RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything below a key. A recipe may set no other key
     "about": "title owner needs",
     "environment": "same",
     "environment.require": "free_disk torch python",
     "workload": "model.* inputs.* loss.* optimizer.* learning_rate mode arguments.* compile evaluation stop_early files",
     "reference": _SIDE,
+    "reference.mixed_precision": _MIXED_PRECISION,
     "target": _SIDE,
+    "target.mixed_precision": _MIXED_PRECISION,
     "determinism": "seed algorithms random_numbers dropout repeat",
     "capture": "level phase scope step rank detail budget keep_last fine weights timeout",
     "capture.rules": "match class operator level phase step rank detail slices sample because",

@@ -5,7 +5,7 @@ Keys are ``Dataclass.field``. A field that holds a list allows these words as it
 
 from __future__ import annotations
 
-from precflow.agent.contract import DETAILS, DEVICE_KINDS, LEVELS, NONE, PHASES, WEIGHTS_CHOICES
+from precflow.agent.contract import DETAILS, DEVICE_KINDS, LEVELS, MIXED_LEVELS, MIXED_TYPES, NONE, PHASES, WEIGHTS_CHOICES
 from precflow.config import standards
 from precflow.config.schema import SIDES
 from precflow.metrics import LIMITED, METRICS
@@ -40,6 +40,8 @@ WORDS = {
     "Side.migration": ("", "transfer_to_npu"),
     "Side.device": DEVICE_KINDS,
     "Side.dtype": _DTYPES,
+    "MixedPrecision.level": ("", *MIXED_LEVELS),
+    "MixedPrecision.dtype": MIXED_TYPES,
     "Determinism.algorithms": ("strict", "warn", "native"),
     "Determinism.random_numbers": ("cpu", "device"),
     "Determinism.dropout": ("removed", "kept"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import LEFT_OUT, NOISES, NONE, REQUEST_SCHEMA
-from precflow.config.schema import RunConfig, Side, plain
+from precflow.config.schema import MixedPrecision, RunConfig, Side, plain
 from precflow.config.vocabulary import ESCALATING
 
 CaptureRules = Sequence[Mapping[str, Any]]
@@ -39,6 +39,7 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
         "dtype": settings.dtype,
         "ranks": settings.ranks,
         "emulate": dict(emulate),
+        **_describe_precision(settings),
         "workload": _describe_workload(config, settings),
         "determinism": {
             **_part(config.determinism, _OF_DETERMINISM),
@@ -56,6 +57,8 @@ def describe_noise(config: RunConfig, dtype: str) -> dict[str, Any]:
         dtype: Element type of the target: floors are those of the type that the limits are for.
     """
     described = describe_side(config, "reference")
+    described.pop("mixed_precision", None)
+    described |= _describe_precision(config.target)
     determinism = {**described["determinism"], "repeat": False}
     capture = {**described["capture"], "weights": LEFT_OUT}
     return {**described, "dtype": dtype, "determinism": determinism, "capture": capture, "noises": list(NOISES)}
@@ -125,6 +128,11 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
 
 def _common(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str, Any]:
     return {**describe_side(config, side), "recipe": config.recipe, "output": str(output.resolve()), "ci": ci, "parent": None}
+
+
+def _describe_precision(side: Side) -> dict[str, Any]:
+    """Return the section on mixed precision; without any it is absent, so that keys of other runs stay."""
+    return {} if side.mixed_precision == MixedPrecision() else {"mixed_precision": plain(side.mixed_precision)}
 
 
 def _describe_workload(config: RunConfig, settings: Side) -> dict[str, Any]:

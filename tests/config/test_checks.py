@@ -1,10 +1,11 @@
+import dataclasses
 import datetime
 
 import pytest
 
 from precflow.config.checks import find_expired, find_problems
 from precflow.config.composition import compose
-from precflow.config.schema import Accepted, Capture, CaptureRule, RunConfig, Side
+from precflow.config.schema import Accepted, Capture, CaptureRule, MixedPrecision, RunConfig, Side, Workload
 from precflow.errors import ConfigError
 
 
@@ -443,3 +444,47 @@ def test_ranks_that_a_side_has_may_be_recorded():
     assert [message for path, message in find_problems(config, {}) if path == ("capture", "rank")] == [
         "names rank 2; a side has ranks 0 to 1"
     ]
+
+
+TRAINED = Workload(model={"_target_": "m.build"}, inputs={"_target_": "m.inputs"}, optimizer={"_target_": "torch.optim.SGD"})
+SCALED = Side(mixed_precision=MixedPrecision(level="O1", loss_scale="1024"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "path", "said"),
+    [
+        ({"target": Side(dtype="float16", mixed_precision=MixedPrecision(level="O1"))}, "target.dtype", "starts from float32"),
+        ({"target": Side(mixed_precision=MixedPrecision(loss_scale="1k"))}, "target.mixed_precision.loss_scale", "`1k`"),
+        (
+            {"target": Side(mixed_precision=MixedPrecision(growth_interval=0))},
+            "target.mixed_precision.growth_interval",
+            "from 1 up",
+        ),
+        (
+            {"target": Side(mixed_precision=MixedPrecision(float32_modules=("head",)))},
+            "target.mixed_precision.float32_modules",
+            "without a level",
+        ),
+        (
+            {"target": Side(mixed_precision=MixedPrecision(level="O1", operators={"softmax": "float8"}))},
+            "target.mixed_precision.operators.softmax",
+            "float8",
+        ),
+        ({"target": SCALED, "reference": SCALED}, "target.mixed_precision.loss_scale", "there is none"),
+        (
+            {"target": SCALED, "workload": TRAINED, "capture": Capture(phase=("forward", "gradient"))},
+            "target.mixed_precision.loss_scale",
+            "not comparable",
+        ),
+        ({"workload": Workload(model={"_target_": "m"}, learning_rate=0.0)}, "workload.learning_rate", "there is none"),
+        ({"workload": dataclasses.replace(TRAINED, learning_rate=-1.0)}, "workload.learning_rate", "from 0 up"),
+    ],
+)
+def test_settings_of_training_that_make_no_sense_are_refused(sections, path, said):
+    found = [message for place, message in find_problems(RunConfig(**sections), {}) if ".".join(place) == path]
+    assert any(said in message for message in found), found
+
+
+def test_settings_of_training_that_make_sense_are_taken():
+    config = RunConfig(reference=SCALED, target=SCALED, workload=dataclasses.replace(TRAINED, learning_rate=0.0))
+    assert list(find_problems(config, {})) == []

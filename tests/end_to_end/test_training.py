@@ -91,3 +91,15 @@ def test_code_that_nobody_trusts_is_no_optimizer(trained):
     ended = trained("workload.optimizer._target_=os.system")
     assert ended.code == 2
     assert "os.system is not trusted" in ended.said
+
+
+def test_autocast_on_one_side_is_expected_and_a_module_that_computes_otherwise_is_found(trained):
+    level = ("target.mixed_precision.level=O1", "capture.level=[module]", "tolerance.standards=[default]")
+    ended = trained(*level)
+    assert ended.code == 0, ended.err
+    assert "bfloat16" in ended.err
+    assert ended.result["differences"]["mixed_precision.level"] == {"reference": "(absent)", "target": "O1"}
+    broken = trained(*level, *fault("native_layer_norm", "forward", 1, factor=1.2))
+    assert broken.code == 1, broken.err
+    assert starts(broken) == "blocks.1.norm"
+    assert "PF809" in [finding["rule"] for finding in broken.result["findings"]]

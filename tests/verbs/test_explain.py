@@ -92,7 +92,7 @@ def test_a_key_as_it_is_met_elsewhere(typed, key):
     [
         ("tolerance.cosin_similarity", "Did you mean  tolerance.cosine_similarity ?"),
         ("tolrance", "Did you mean  tolerance ?"),
-        ("dtype", "Did you mean  reference.dtype, target.dtype ?"),
+        ("dtype", "Did you mean  reference.dtype, reference.mixed_precision.dtype, target.dtype"),
         ("seed", "Did you mean  determinism.seed ?"),
         ("tolerance.rules[].mach", "Did you mean  tolerance.rules[0].match ?"),
         ("target.dtype.x", "is one value"),

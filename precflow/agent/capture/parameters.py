@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
 import torch
 
@@ -86,6 +86,12 @@ class ParameterRecorder:
         # torch accepts this hook only on leaves that require a gradient.
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.is_leaf]
         return [parameter.register_post_accumulate_grad_hook(self._on_gradient).remove for parameter in trained]
+
+    def name_masters(self, masters: Iterable[Tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Let master weights go by the names of the weights that they are copies of."""
+        for master, parameter in masters:
+            if id(parameter) in self._owners:
+                self._owners[id(master)] = self._owners[id(parameter)]
 
     def watch_optimizer(self, optimizer: torch.optim.Optimizer, pause: Undo, resume: Undo) -> Undo:
         """Watch the steps of an optimizer; return a function that ends it.

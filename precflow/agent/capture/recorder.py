@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from precflow.agent.capture import autograd, collectives
 from precflow.agent.capture.aten_operators import AtenMode, AtenRecorder
@@ -148,7 +148,12 @@ class Recorder:
         return self._guard
 
     @contextmanager
-    def watch(self, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = None) -> Iterator[Recorder]:
+    def watch(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optional[torch.optim.Optimizer] = None,
+        masters: Sequence[Tuple[torch.Tensor, torch.Tensor]] = (),
+    ) -> Iterator[Recorder]:
         """Record what the model does in this thread until the block ends; then every hook and mode is off again.
 
         Exceptions of the model pass through unchanged. Step 0 begins here unless :meth:`begin_step` was called before.
@@ -156,6 +161,7 @@ class Recorder:
         Args:
             model: The model.
             optimizer: Its steps are records in phase ``optimizer``. The operators that it runs are never recorded.
+            masters: What the optimizer trains in place of weights in 16 bits, each with its weight, whose name it goes by.
 
         Raises:
             WriteError: The dump could not be written, even if the model's code has caught the exception itself.
@@ -163,6 +169,7 @@ class Recorder:
         try:
             with self.listen():
                 self.add_model(model)
+                self._parameters.name_masters(masters)
                 if optimizer is not None:
                     self._undo.callback(self._parameters.watch_optimizer(optimizer, self.pause, self.resume))
                 yield self

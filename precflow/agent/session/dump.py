@@ -20,7 +20,7 @@ from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
 from precflow.agent.selection import check_scope
-from precflow.agent.session import determinism, environment, faults, garbage, rank_group
+from precflow.agent.session import determinism, environment, faults, garbage, precision, rank_group
 from precflow.agent.session.random_numbers import Draw, RandomNumbers
 from precflow.agent.session.training import Training
 from precflow.agent.session.user_code import describe_error
@@ -133,6 +133,11 @@ def record(
         return {
             **header,
             "capture": {**capture.to_plain(), "unmatched": unmatched},
+            "dtype": precision.run_type(run.request.mixed_precision, run.request.dtype),
+            "facts": {
+                **header["facts"],
+                **precision.describe(run.request.mixed_precision, workload.float32_modules, training.loss_scale),
+            },
             "losses": training.losses,
             "repeat": repeat,
             "draws": draws,
@@ -182,7 +187,7 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
                 training.begin_step()
                 if wanted:
                     recorder.begin_step(number)
-                    with recorder.watch(workload.model, training.optimizer):
+                    with recorder.watch(workload.model, training.optimizer, training.masters):
                         training.step(inputs)
                     contents.update(recorder.contents)
                 else:

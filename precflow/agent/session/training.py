@@ -6,14 +6,16 @@ import gc
 import inspect
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch._C import DisableTorchFunction
 
-from precflow.agent.contract import BACKWARD, PHASES
+from precflow.agent.contract import BACKWARD, O2, PHASES
 from precflow.agent.failures import AgentError
-from precflow.agent.session import rank_group
+from precflow.agent.session import precision, rank_group
+from precflow.agent.session.precision import LossScale, MasterWeights
 from precflow.agent.session.workload_model import element_type, place_model
 from precflow.agent.workloads import resolve
 
@@ -55,6 +57,7 @@ class Training:
     Attributes:
         optimizer: ``None`` if the workload has none.
         losses: One number for each step; empty if steps are forwards alone.
+        loss_scale: ``None`` if steps are forwards alone.
 
     Raises:
         AgentError: ``bad_request``, ``untrusted`` or ``workload``: loss or optimizer are wrong.
@@ -71,13 +74,23 @@ class Training:
         self._called = rank_group.wrap(request, model) if self._is_training else model
         self.optimizer = _build_optimizer(request, model) if self._is_training else None
         self._learning_rate = _read_learning_rate(request)
+        self._precision, self._where = request.mixed_precision, where
+        self._masters: Optional[MasterWeights] = None
+        self.loss_scale = LossScale(request.mixed_precision) if self._is_training else None
 
     def begin_step(self) -> None:
         """Drop the gradients of the step before: as torch does it, they are ``None`` then, not 0."""
+        if self._is_training and self.optimizer is not None and self._masters is None and self._precision.level == O2:
+            self._masters = MasterWeights(self.optimizer)  # not before: weights are put back to their first state until here
         if self.optimizer is not None:
             self.optimizer.zero_grad()
-        elif self._is_training:
+        if self._is_training and (self.optimizer is None or self._masters is not None):
             self._model.zero_grad()
+
+    @property
+    def masters(self) -> List[Tuple[torch.Tensor, torch.Tensor]]:
+        """What the optimizer trains in place of weights in 16 bits: each copy with its weight."""
+        return [] if self._masters is None else self._masters.pairs
 
     def step(self, inputs: Dict[str, Any]) -> None:
         """Run one step.
@@ -89,19 +102,50 @@ class Training:
             AgentError: ``workload``: there is no loss to go backward from.
         """
         if not self._is_training:
-            with torch.no_grad():
+            with torch.no_grad(), self._compute():
                 self._called(**inputs)
             return
         with torch.enable_grad():
-            loss = self._forward(inputs)
-            loss.backward()
+            with self._compute():
+                loss = self._forward(inputs)
+            self._go_backward(loss)
         if self.optimizer is not None:
-            if self._learning_rate is not None:
-                set_learning_rate(self.optimizer, self._learning_rate)
-            self.optimizer.step()
+            self._train(self.optimizer)
         with DisableTorchFunction():  # reading the loss must not be recorded as operators of the model
             number = loss.detach()
             self.losses.append(math.nan if number.is_meta else float(number))  # a rehearsal computes no values
+
+    @contextmanager
+    def _compute(self) -> Iterator[None]:
+        """Hold the contexts of mixed precision."""
+        with ExitStack() as stack:
+            for context in precision.computing(self._precision, self._where):
+                stack.enter_context(context)
+            yield
+
+    def _go_backward(self, loss: torch.Tensor) -> None:
+        scale = 1.0 if self.loss_scale is None else self.loss_scale.now
+        if scale == 1.0:
+            loss.backward()
+            return
+        with DisableTorchFunction():  # a product with the scale would be one more operator than the other side has
+            seed = torch.full_like(loss, scale)
+        loss.backward(gradient=seed)
+
+    def _train(self, optimizer: torch.optim.Optimizer) -> None:
+        """Make a step of the optimizer; a dynamic loss scale skips it if gradients overflowed."""
+        if self._masters is not None:
+            self._masters.take_gradients()
+        scale = self.loss_scale
+        made = scale is None or not self._precision.loss_scale or scale.unscale(optimizer)
+        if made:
+            if self._learning_rate is not None:
+                set_learning_rate(optimizer, self._learning_rate)
+            optimizer.step()
+            if self._masters is not None:
+                self._masters.give_back()
+        if scale is not None:
+            scale.update(len(self.losses), made=made)
 
     def end(self) -> None:
         """Let go of what the ranks trained together: its hooks at the gradients would act in the next run too."""

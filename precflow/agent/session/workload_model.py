@@ -13,13 +13,13 @@ from precflow.agent.capture.nesting import leaves
 from precflow.agent.contract import DIGEST_SIZE
 from precflow.agent.failures import AgentError
 from precflow.agent.measure.content_id import content_id, dtype_name
-from precflow.agent.session import determinism, faults, rank_group
+from precflow.agent.session import determinism, faults, precision, rank_group
 from precflow.agent.workloads import resolve
 
 if TYPE_CHECKING:
     from precflow.agent.devices.protocol import Device
     from precflow.agent.events import Events
-    from precflow.agent.request import Request
+    from precflow.agent.request import PrecisionSection, Request
     from precflow.agent.session.random_numbers import RandomNumbers
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -47,6 +47,8 @@ class Workload(NamedTuple):
         redrawn: Names of the weights that an emulated fault has drawn anew on the device.
         buffers: Copies of the buffers, ``None`` for those that are only declared: each run starts from this state.
         trained: Copies of the parameters on the CPU, for the same reason, if the workload trains them.
+        float32_modules: Names of the modules that mixed precision keeps in float32.
+        mixed_precision: Section of the request.
     """
 
     model: torch.nn.Module
@@ -57,9 +59,17 @@ class Workload(NamedTuple):
     redrawn: List[str]
     buffers: Dict[str, Optional[torch.Tensor]]
     trained: Dict[str, torch.Tensor]
+    float32_modules: List[str]
+    mixed_precision: PrecisionSection
 
     def copy_inputs(self, dtype: torch.dtype, device: torch.device) -> Dict[str, Any]:
-        """Return fresh inputs on the device: a model may write to those it gets."""
+        """Return fresh inputs on the device: a model may write to those it gets.
+
+        Args:
+            dtype: The run's type; at level O2 of mixed precision they have the 16-bit type in its place.
+            device: The device.
+        """
+        dtype = precision.input_type(self.mixed_precision, dtype)
         return {name: copy_to(value, dtype, device) for name, value in self.inputs.items()}
 
     def restore(self) -> None:
@@ -119,11 +129,23 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
         model.train(request.workload.get("mode", "eval") == "train")
         dropouts = determinism.remove_dropout(model) if request.determinism.dropout == "removed" else []
         place_model(model, dtype, run.where)
+        float32_modules = precision.cast_model(request.mixed_precision, model, run.where)
         run.device.synchronize()
         buffers = {name: _copy_buffer(module._buffers[key]) for module, key, name in _list_buffers(model)}  # noqa: SLF001  has None too
         parameters = model.named_parameters() if request.workload.get("optimizer") else ()
         trained = {name: parameter.detach().cpu().clone() for name, parameter in parameters}
-    return Workload(model, inputs, weight_hashes, input_hashes, dropouts, redrawn, buffers, trained)
+    return Workload(
+        model,
+        inputs,
+        weight_hashes,
+        input_hashes,
+        dropouts,
+        redrawn,
+        buffers,
+        trained,
+        float32_modules,
+        run.request.mixed_precision,
+    )
 
 
 def _list_buffers(model: torch.nn.Module) -> List[Tuple[torch.nn.Module, str, str]]:

@@ -110,6 +110,10 @@ _RUN = {
     "gradients_narrow": EvidenceName(
         "gradients of the target fit into", "16-bit type that holds all that its optimizer sees, and not the reference's."
     ),
+    "mixed_precision_different": EvidenceName(
+        "mixed precision differs",
+        "`setting: reference / target` of what was in effect: level, type, modules, operators, scale.",
+    ),
     "batches_shuffled": EvidenceName(
         "batches in another order", "The model was given the same inputs as on the reference, in other steps."
     ),

@@ -19,6 +19,7 @@ from precflow.dumps.records import Call
 _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
 _SPREAD = 1e-3
+_OUTCOMES = frozenset(("loss_scale_at_the_end", "skipped_steps"))
 _KINDS = {
     "none": "unchanged",
     "scaled": "all multiplied by {:.3g}",
@@ -59,6 +60,7 @@ def gather(
         **_find_factor(gradients.rows),
         **_compare_changes(gradients),
         "batches_shuffled": _are_shuffled(reference, target),
+        "mixed_precision_different": _compare_precision(reference.header, target.header),
     }
 
 
@@ -180,3 +182,17 @@ def _list_batches(dump: DumpOfTraining) -> Mapping[tuple[int, int, int], tuple[s
         for call in dump.calls()
         if call.module == ROOT_MODULE and not call.operator and call.phase == FORWARD
     }
+
+
+# Mixed precision
+
+
+def _compare_precision(reference: Header, target: Header) -> list[str]:
+    """Return ``setting: reference / target`` of each setting of mixed precision that differs; what came of them is left out."""
+    here, there = (header.facts.get("mixed_precision") or {} for header in (reference, target))
+    names = [name for name in dict.fromkeys((*here, *there)) if name not in _OUTCOMES]
+    return [
+        f"{name}: {here.get(name) or 'none'} / {there.get(name) or 'none'}"
+        for name in names
+        if (here.get(name) or "none") != (there.get(name) or "none")
+    ]
