@@ -38,7 +38,18 @@ from precflow.agent.sampling import parse_slices
 from precflow.config import curves_section, signatures, standards, whatifs
 from precflow.config.addresses import find_problem, is_address
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
-from precflow.config.schema import SIDES, Accepted, Capture, Limits, PairingRule, RunConfig, Side, ToleranceRule, plain
+from precflow.config.schema import (
+    SIDES,
+    Accepted,
+    Capture,
+    Limits,
+    MixedPrecision,
+    PairingRule,
+    RunConfig,
+    Side,
+    ToleranceRule,
+    plain,
+)
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import SHIPPED, TARGET
 from precflow.config.units import UNSEEDED
@@ -319,6 +330,12 @@ def _check_learning_rate(config: RunConfig) -> PathProblems:
 def _check_mixed_precision(config: RunConfig) -> PathProblems:
     for name, side in (("reference", config.reference), ("target", config.target)):
         settings, path = side.mixed_precision, (name, "mixed_precision")
+        if config.workload.script and settings != MixedPrecision():
+            yield (
+                path,
+                "is of a workload of functions: a script sets its own, so give it an argument, as workload.arguments.bf16=true",
+            )
+            continue
         if settings.level and side.dtype != "float32":
             yield (name, "dtype"), f"is {side.dtype}; mixed precision starts from float32 and casts to {settings.dtype} itself"
         if settings.loss_scale not in {"", DYNAMIC} and not is_scale(settings.loss_scale):

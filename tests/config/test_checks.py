@@ -476,6 +476,7 @@ SCALED = Side(mixed_precision=MixedPrecision(level="O1", loss_scale="1024"))
             "target.mixed_precision.loss_scale",
             "not comparable",
         ),
+        ({"target": SCALED, "workload": Workload(script="train.py")}, "target.mixed_precision", "a script sets its own"),
         ({"workload": Workload(model={"_target_": "m"}, learning_rate=0.0)}, "workload.learning_rate", "there is none"),
         ({"workload": dataclasses.replace(TRAINED, learning_rate=-1.0)}, "workload.learning_rate", "from 0 up"),
     ],
