@@ -329,30 +329,35 @@ def _check_learning_rate(config: RunConfig) -> PathProblems:
 
 def _check_mixed_precision(config: RunConfig) -> PathProblems:
     for name, side in (("reference", config.reference), ("target", config.target)):
-        settings, path = side.mixed_precision, (name, "mixed_precision")
-        if config.workload.script and settings != MixedPrecision():
+        path = (name, "mixed_precision")
+        if config.workload.script and side.mixed_precision != MixedPrecision():
             yield (
                 path,
                 "is of a workload of functions: a script sets its own, so give it an argument, as workload.arguments.bf16=true",
             )
-            continue
-        if settings.level and side.dtype != "float32":
-            yield (name, "dtype"), f"is {side.dtype}; mixed precision starts from float32 and casts to {settings.dtype} itself"
-        if settings.loss_scale not in {"", DYNAMIC} and not is_scale(settings.loss_scale):
-            yield (*path, "loss_scale"), f"is `{settings.loss_scale}`; expected `dynamic` or a number above 0"
-        if settings.growth_interval < 1:
-            yield (*path, "growth_interval"), f"is {settings.growth_interval}; expected a number of steps from 1 up"
-        if settings.float32_modules and not settings.level:
-            yield (*path, "float32_modules"), "does nothing without a level: everything is in the side's own type"
-        if settings.loss_scale and not config.workload.optimizer:
-            yield (*path, "loss_scale"), "is taken off before the optimizer, and there is none: workload.optimizer._target_"
-        for operator, dtype in settings.operators.items():
-            if dtype not in MIXED_OPERATOR_TYPES:
-                yield (*path, "operators", operator), f"is {dtype}; expected one of {', '.join(MIXED_OPERATOR_TYPES)}"
+        else:
+            yield from _check_mixed_side(config, side, path)
     scales = [side.mixed_precision.loss_scale or "1" for side in (config.reference, config.target)]
     if scales[0] != scales[1] and {BACKWARD, GRADIENT} & set(config.capture.phase):
         apart = f"is {scales[1]}, and {scales[0]} on the reference: gradients before the optimizer are not comparable then"
         yield ("target", "mixed_precision", "loss_scale"), f"{apart}. Give both the same, or capture.phase=[forward,optimizer]"
+
+
+def _check_mixed_side(config: RunConfig, side: Side, path: DottedPath) -> PathProblems:
+    settings = side.mixed_precision
+    if settings.level and side.dtype != "float32":
+        yield (path[0], "dtype"), f"is {side.dtype}; mixed precision starts from float32 and casts to {settings.dtype} itself"
+    if settings.loss_scale not in {"", DYNAMIC} and not is_scale(settings.loss_scale):
+        yield (*path, "loss_scale"), f"is `{settings.loss_scale}`; expected `dynamic` or a number above 0"
+    if settings.growth_interval < 1:
+        yield (*path, "growth_interval"), f"is {settings.growth_interval}; expected a number of steps from 1 up"
+    if settings.float32_modules and not settings.level:
+        yield (*path, "float32_modules"), "does nothing without a level: everything is in the side's own type"
+    if settings.loss_scale and not config.workload.optimizer:
+        yield (*path, "loss_scale"), "is taken off before the optimizer, and there is none: workload.optimizer._target_"
+    for operator, dtype in settings.operators.items():
+        if dtype not in MIXED_OPERATOR_TYPES:
+            yield (*path, "operators", operator), f"is {dtype}; expected one of {', '.join(MIXED_OPERATOR_TYPES)}"
 
 
 def _check_ranks(config: RunConfig) -> PathProblems:
