@@ -8,6 +8,7 @@ make one record of the single process. How, the shapes say:
   such as a loss or the gradient of a weight, and becomes the mean over the ranks.
 * In backward, the loss of a rank is a mean over its part of the batch, so that a gradient of an activation is as many times too
   large as there are ranks: joined gradients are divided by their number.
+* Numbers of samples, 0 to n - 1 on every rank, are counted on over the ranks.
 
 What the optimizer is given and makes is the same on every rank, and is taken from the first. If a rank has other weights after
 the step, its records stay as they are, without a partner. Collectives have no partner either and are left out.
@@ -73,6 +74,8 @@ class _Joined:
             mean = np.mean([array.astype(np.float64) for array in arrays], axis=0)
             return np.asarray(mean).astype(arrays[0].dtype)
         joined = np.concatenate(arrays, axis=self.axis)
+        if joined.ndim == 1 and joined.dtype.kind in "iu" and all((array == np.arange(array.size)).all() for array in arrays):
+            return np.arange(joined.size, dtype=joined.dtype)  # numbers of samples: each rank counts its own from 0
         return joined if self.divisor == 1 else (joined.astype(np.float64) / self.divisor).astype(joined.dtype)
 
 

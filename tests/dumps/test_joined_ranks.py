@@ -6,7 +6,7 @@ import torch
 
 from precflow.agent.contract import FORWARD
 from precflow.agent.dump.writer import Writer
-from precflow.agent.measure.content_id import content_id
+from precflow.agent.measure.content_id import content_id, dtype_name
 from precflow.comparison.compare import compare
 from precflow.dumps.joined_ranks import JoinedRanks, count_ranks, join_ranks
 from precflow.dumps.reader import Dump
@@ -43,7 +43,14 @@ def line(writer, rank, order, operator, phase, output):
     operator, index = ("", operator) if level == "module" else (operator, "0")
     key = content_id(output)
     about = {"level": level, "module": "fc", "class": "Linear", "call": 0, "operator": operator, "ordinal": 0, "phase": phase}
-    record = {"index": index, "source": None, "weight": "", "dtype": "float32", "shape": list(output.shape), "content": key}
+    record = {
+        "index": index,
+        "source": None,
+        "weight": "",
+        "dtype": dtype_name(output.dtype),
+        "shape": list(output.shape),
+        "content": key,
+    }
     return {
         "order": order,
         **about,
@@ -86,6 +93,14 @@ def test_gradients_of_activations_are_those_of_the_mean_over_all_ranks(both):
 def test_the_loss_is_the_mean_of_the_ranks(both):
     expected = np.mean([np.float64(half.mean()) for half in HALVES])
     assert outputs(both[1])["loss@forward@0"] == np.float32(expected)
+
+
+def test_samples_are_counted_on_over_the_ranks(write):
+    single = write("single", {"arange": torch.arange(6), "argmax": torch.tensor([0, 2, 1, 0, 1, 2])})
+    parts = [{"arange": torch.arange(3), "argmax": part} for part in (torch.tensor([0, 2, 1]), torch.tensor([0, 1, 2]))]
+    joined = outputs(join_ranks(single, write("ranks", *parts))[1])
+    assert joined["arange@forward@0"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert joined["argmax@forward@0"].tolist() == [0, 2, 1, 0, 1, 2]
 
 
 def test_what_every_rank_has_is_taken_once_and_collectives_are_left_out(both):
