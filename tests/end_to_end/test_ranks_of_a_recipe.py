@@ -34,11 +34,40 @@ def inputs():
 """
 
 
+SCRIPT = """
+import argparse
+import torch
+import torch.distributed as dist
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--reduction", default="SUM")
+parser.add_argument("--seed", type=int, default=7)
+given = parser.parse_args()
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+generator = torch.Generator().manual_seed(given.seed * rank)
+for step in range(2):
+    features, labels = torch.randn(6, 8, generator=generator), torch.randint(0, 4, (6,), generator=generator)
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(features), labels)
+    loss.backward()
+    shown = loss.detach().clone()
+    dist.all_reduce(shown, op=getattr(dist.ReduceOp, given.reduction))
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
 @pytest.fixture(scope="module")
 def workplace_of_ranks(tmp_path_factory):
     cwd = tmp_path_factory.mktemp("ranks")
     shutil.copy(Path(__file__).parent / "workloads" / "trained.py", cwd)
     (cwd / "late.py").write_text(LATE)
+    (cwd / "train.py").write_text(SCRIPT)
     return cwd
 
 
@@ -49,6 +78,29 @@ def run(precflow, workplace_of_ranks):
         return precflow("+recipe=minilm", *ON_CPU, *words, **options)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def run_script(precflow, workplace_of_ranks):
+    def run(*words):
+        ranks = ("reference.ranks=2", "target.ranks=2", "capture.detail=tensors", "capture.step=[0]")
+        options = {"cwd": workplace_of_ranks, "recipe": "script", "timeout": 300}
+        return precflow("+recipe=script", "workload.script=train.py", *ON_CPU, *ranks, *words, **options)
+
+    return run
+
+
+def test_a_script_whose_reduction_differs_is_told_from_a_wrong_computation(run_script):
+    ended = run_script("+target.arguments.reduction=MAX")
+    assert ended.code == 1, ended.err
+    assert "data, forward, backward, optimizer aligned · communication misaligned, starts here" in ended.said
+    titles = {finding["rule"]: finding["title"] for finding in ended.result["findings"]}
+    assert titles["PF901"] == "all_reduce computes the maximum of what the ranks give, and the sum on the reference"
+
+
+def test_a_rank_that_is_fed_from_another_seed_is_named(run_script):
+    ended = run_script("+target.arguments.seed=8")
+    assert ended.problems(3, "rank1.step0") == []
 
 
 def test_two_ranks_train_as_one_process_does(run):

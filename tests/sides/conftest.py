@@ -40,8 +40,8 @@ def build(kind=""):
     return Toy(kind)
 
 
-def inputs():
-    return {"features": torch.ones(2, 4)}
+def inputs(rows=2):
+    return {"features": torch.ones(rows, 4)}
 """
 
 

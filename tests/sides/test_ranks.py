@@ -1,5 +1,6 @@
 """Sides of several ranks: started, recorded together, and one of them failing."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -114,6 +115,25 @@ def test_a_launcher_that_starts_another_number_of_ranks_is_refused(asked, output
     side = replace(Side(), launcher=("env", "RANK=0", "WORLD_SIZE=4"))
     with pytest.raises(SideError, match=r"target.ranks is 2, and the launcher has started 4"):
         record(asked(ranks=2), output, side=side)
+
+
+@pytest.mark.slow
+def test_torchrun_may_start_them(asked, output):
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", "{command}"]
+    record(asked(ranks=2), output, side=replace(Side(), launcher=tuple(words)))
+    dump = Dump.open(output)
+    assert dump.verify() == []
+    assert {call.rank for call in dump.calls()} == {0, 1}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_agents")
+def test_four_ranks_share_the_batch(asked, output):
+    request = asked(ranks=4)
+    request["workload"]["inputs"]["rows"] = 8
+    record(request, output)
+    shapes = {call.rank: call.inputs[0].shape for call in Dump.open(output).calls() if call.operator == "linear"}
+    assert shapes == dict.fromkeys(range(4), (2, 4))
 
 
 def test_a_request_for_no_rank_is_refused(asked, output):

@@ -96,10 +96,12 @@ class Recorder:
         self._functions = FunctionRecorder(*parts) if "api" in levels and forward else None
         self._aten: Optional[AtenRecorder] = None
         self._collectives: Optional[CollectiveRecorder] = None
+        self._sees_operators = "operator" in levels
+        self._of_ranks = report is not None
         level = next((each for each in ("api", "operator") if each in levels), "")
-        if level and collectives.is_possible():
+        if level:
             self._collectives = CollectiveRecorder(*parts, level=level, phases=phases, report=report)
-        if "operator" in levels or self._collectives is not None:
+        if level:
             # Without level operator it records none, and only lets aten operators pass.
             self._aten = AtenRecorder(*parts, phases=phases if "operator" in levels else (), graph=self._graph)
         self._parameters = ParameterRecorder(self._lines, self._stack, self._guard, phases=tuple(phases))
@@ -198,8 +200,11 @@ class Recorder:
             undo.callback(self._weights.clear)
             if self._graph is not None:
                 undo.callback(self._graph.end_step)
-            self._modes = [AtenMode(self._aten, self._collectives)] if self._aten is not None else []
-            if self._aten is not None:
+            self._modes = []
+            # A script joins its group when it likes, perhaps in its first step; of several ranks every one does.
+            can_communicate = self._of_ranks or collectives.is_possible()
+            if self._aten is not None and (self._sees_operators or can_communicate):
+                self._modes.append(AtenMode(self._aten, self._collectives))
                 # Only the dispatch mode has to step aside: the guard switches torch functions off by other means.
                 self._guard.modes = tuple(self._modes)
                 undo.callback(setattr, self._guard, "modes", ())
