@@ -32,6 +32,7 @@ RANK_FILE = "rank%d.json"  # what a rank from 1 on leaves for rank 0, which remo
 OUTPUT_FILE = "output.log"  # beside the dump of a script: what the script printed
 OUTPUT_OF_RANK = "output-rank%d.log"  # the same of the ranks from 1 on
 FILES_FOLDER = "files"  # beside the dump of a script: files that the script wrote
+DRAWS_PATCH = "draws.patch"  # beside the dump of a script: draws its random numbers on the CPU
 FILES_OF_RANK = "files-rank%d"  # the same of the ranks from 1 on
 NOISE_FILE = "noise.json"  # what action "noise" writes last, beside the folders of its dumps
 NOISES = ("jitter", "chunks", "weights")  # its disturbances, in order; each has a dump in a folder of its name

@@ -11,7 +11,8 @@ import torch
 
 from precflow.agent import redaction
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import FILES_FOLDER, FILES_OF_RANK, KEPT, OUTPUT_FILE, OUTPUT_OF_RANK
+from precflow.agent.contract import DRAWS_PATCH, FILES_FOLDER, FILES_OF_RANK, KEPT, OUTPUT_FILE, OUTPUT_OF_RANK
+from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
@@ -20,6 +21,7 @@ from precflow.agent.script.compiling import compile_nothing
 from precflow.agent.script.files import FileKeeper
 from precflow.agent.script.launch import command_words, describe_modules, redirected_output, run_script
 from precflow.agent.script.outcome import check_outcome
+from precflow.agent.script.patch import make_patch
 from precflow.agent.script.seeds import find_seeds
 from precflow.agent.script.watcher import Settings, Stopped, Watcher
 from precflow.agent.selection import check_scope_of
@@ -91,6 +93,7 @@ class ScriptDump:
         self._always_numbers = moves or not settings.dropout
         self._watcher = Watcher(settings, self._recorder, writer, self)
         self._files = FileKeeper([str(each) for each in workload.get("files", ())])
+        self._folder = os.getcwd()  # the script may change it
         self._seeds: Dict[str, Any] = {"torch": None, "sites": []}
         self._is_sealed = False
         self._problem: Optional[AgentError] = None  # why it could not be sealed when the script was to be stopped
@@ -227,6 +230,9 @@ class ScriptDump:
         watcher, folder = self._watcher, os.path.dirname(os.path.abspath(self._path))
         to = FILES_FOLDER if not watcher.settings.rank else FILES_OF_RANK % watcher.settings.rank
         files = self._files.keep(os.path.join(self._request.output, to))
+        patch = make_patch(self._numbers.places, self._folder)
+        if patch.text:
+            write_text(os.path.join(self._request.output, DRAWS_PATCH), patch.text)
         modules = {os.path.basename(self._path): os.path.abspath(self._path), **describe_modules(folder)}
         return {
             "file": os.path.basename(self._path),
@@ -242,7 +248,21 @@ class ScriptDump:
             "seeds": {**self._seeds, "sites": find_seeds(modules.items())},
             "files": files.kept,
             "missing_files": files.missing,
+            "unpatched": patch.left,
         }
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a file beside the dump.
+
+    Raises:
+        WriteError: It cannot be written.
+    """
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        raise write_error(error, path, len(text)) from error
 
 
 def list_runs(counts: Dict[int, int]) -> List[List[int]]:

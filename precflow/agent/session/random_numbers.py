@@ -11,13 +11,14 @@ Every place that draws on a device is reported.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.torch_functions import leave_mode
-from precflow.agent.session.user_code import find_running_line
+from precflow.agent.session.user_code import find_running_line, find_running_place
 
 DRAWING = frozenset(
     "bernoulli bernoulli_ binomial cauchy_ exponential_ geometric_ gumbel_softmax log_normal_ multinomial normal normal_ "
@@ -58,11 +59,13 @@ class RandomNumbers(TorchFunctionMode):
 
     Attributes:
         removed: Lines of user code where functional dropout was removed.
+        places: Path and line of each place that drew on a device -> the first operator that drew there.
     """
 
     def __init__(self, *, move: bool, remove_dropout: bool) -> None:
         super().__init__()
         self.removed: List[str] = []
+        self.places: Dict[Tuple[str, int], str] = {}
         self._move = move
         self._remove_dropout = remove_dropout
         self._active = False
@@ -152,7 +155,10 @@ class RandomNumbers(TorchFunctionMode):
 
     def _report(self, name: str, device: torch.device, *, moved: bool) -> None:
         if device.type != "cpu":
-            self._draws.setdefault(Draw(name, find_running_line(), device.type, moved))
+            path, line, function = find_running_place()
+            draw = Draw(name, "%s:%d in %s" % (os.path.basename(path), line, function), device.type, moved)
+            self._draws.setdefault(draw)
+            self.places.setdefault((path, line), name)
 
     def _note_removed(self) -> None:
         site = find_running_line()

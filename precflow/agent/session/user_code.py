@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from typing import Tuple
 
 import torch
 
@@ -25,10 +26,15 @@ def is_user_code(filename: str) -> bool:
 
 def find_running_line() -> str:
     """Return the innermost line of user code that is running, without a path: ``model.py:12 in forward``."""
+    return _format_line(*find_running_place())
+
+
+def find_running_place() -> Tuple[str, int, str]:
+    """Return path, line and function of the innermost line of user code that is running."""
     frame = sys._getframe(1)  # noqa: SLF001  documented; inspect.stack reads source files and takes milliseconds
     while frame.f_back is not None and not is_user_code(frame.f_code.co_filename):
         frame = frame.f_back
-    return _format_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
 
 def describe_error(error: BaseException, *, sentence: bool = False) -> str:

@@ -1,5 +1,6 @@
 """Runs scripts in processes forked from this one: plainly, as `python script.py` does, and under the agent."""
 
+import contextlib
 import json
 import os
 import runpy
@@ -39,8 +40,9 @@ def forked(work, log):
         except BaseException:  # noqa: BLE001  the child must end here
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            with contextlib.suppress(ValueError):  # the script may have closed them
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(code if isinstance(code, int) else 1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

@@ -1,0 +1,57 @@
+"""Random numbers that a script draws on a device: listed with file and line, moved where that is asked, and a patch for good."""
+
+import subprocess
+
+import pytest
+
+SCRIPT = """
+import torch
+device = torch.device("npu" if hasattr(torch, "npu") else "cpu")
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    clean = torch.randn(8, 4).to(device)
+    noise = torch.randn_like(clean)
+    times = torch.randint(0, 9, (8,), device=device)
+    loss = (model(clean + noise) * times[:, None]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(step, loss.item())
+"""
+
+
+def losses(seen):
+    return [float(line.split()[1]) for line in seen.printed.splitlines()]
+
+
+def test_draws_on_a_device_are_listed_and_the_patch_makes_the_sides_alike(script, watch, tmp_path):
+    path = script(SCRIPT)
+    reference, apart = watch(path, folder="reference"), watch(path, device="emulated", folder="apart")
+    assert (reference.code, apart.code) == (0, 0), (reference.error, apart.error, apart.printed)
+    assert reference.dump.header.draws == ()
+    assert not (reference.folder / "draws.patch").exists()
+    sites = apart.dump.header.sites
+    drawn = [(draw["operator"], sites[draw["site"]], draw["device"], draw["moved"]) for draw in apart.dump.header.draws]
+    assert drawn == [
+        ("randn_like", "train.py:9 in <module>", "npu", False),
+        ("randint", "train.py:10 in <module>", "npu", False),
+    ]
+    assert max(abs(one - other) for one, other in zip(losses(reference), losses(apart), strict=True)) > 0.1
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", "apart/draws.patch"], cwd=tmp_path, check=True)
+    mended = [watch(path, device=device, folder=f"mended-{device}") for device in ("cpu", "emulated")]
+    assert losses(mended[0]) == pytest.approx(losses(mended[1]), rel=1e-5)
+    assert [seen.dump.header.draws for seen in mended] == [(), ()]
+
+
+def test_draws_are_moved_to_the_cpu_in_every_step(script, watch):
+    path = script(SCRIPT)
+    reference, moved = (
+        watch(path, device=device, folder=device, determinism={"random_numbers": "cpu"}, capture={"step": [1]})
+        for device in ("cpu", "emulated")
+    )
+    assert moved.code == 0, moved.printed
+    assert losses(moved) == pytest.approx(losses(reference), rel=1e-5)
+    assert {draw["moved"] for draw in moved.dump.header.draws} == {True}
