@@ -29,6 +29,7 @@ from precflow import keys
 from precflow.agent.contract import FORWARD, OUTSIDE, ROOT_MODULE, Identity, module_text
 from precflow.agent.sampling import parse_slices
 from precflow.config.schema import PairingRule
+from precflow.dumps.batches import align_inputs
 from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.joined_ranks import join_ranks
 from precflow.dumps.reader import Dump
@@ -336,8 +337,10 @@ class _MadeTensor:
 def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule]) -> tuple[Dump, Dump]:
     """Return both dumps with the names and tensors that pairing rules give them.
 
-    Without rules these are the dumps themselves, except that several ranks are seen as one process if the other side is one.
+    Without rules these are the dumps themselves, except that several ranks are seen as one process if the other side is one, and
+    that inputs of a script which differ only by rounding count as the same.
     """
+    target = align_inputs(reference, target)
     if not rules:
         return join_ranks(reference, target)
     seen = PairedDump(reference, rules, "reference")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from precflow.dumps.header import ContentEntries, Header
 
 _SHOWN = 5
+_STEP = re.compile(r"(?:rank\d+\.)?step(\d+)\.")  # of the names of a script's inputs
 
 
 def find_blockers(reference: Header, target: Header, same: Sequence[str]) -> list[str]:
@@ -30,9 +33,54 @@ def find_blockers(reference: Header, target: Header, same: Sequence[str]) -> lis
     seeds = (reference.determinism.get("seed"), target.determinism.get("seed"))
     if seeds[0] != seeds[1]:
         blockers.append(f"the seeds differ: {seeds[0]} on the reference, {seeds[1]} on the target")
+    elif reference.script and target.script:
+        blockers += _find_different_scripts(reference.script, target.script)
     contents = (("weights", reference.weights, target.weights), ("inputs", reference.inputs, target.inputs))
-    different = (_describe_difference(name, here, there) for name, here, there in contents if name in same)
+    different = [_describe_difference(name, here, there) for name, here, there in contents if name in same]
+    if reference.script and target.script and different[-1:] and "inputs" in same:
+        different[-1] = _describe_batches(reference.inputs, target.inputs) or different[-1]
     return blockers + [text for text in different if text]
+
+
+def _find_different_scripts(reference: Mapping[str, Any], target: Mapping[str, Any]) -> list[str]:
+    """Return in which ways two runs of a script did not make the same steps, in words."""
+    found = []
+    seeds = [side.get("seeds", {}).get("torch") for side in (reference, target)]
+    if seeds[0] != seeds[1]:
+        found.append(f"the script sets different seeds: {seeds[0]} on the reference, {seeds[1]} on the target")
+    skipped = [side.get("skipped", []) for side in (reference, target)]
+    if skipped[0] != skipped[1]:
+        here, there = (f"in step {', '.join(map(str, steps))}" if steps else "in none" for steps in skipped)
+        found.append(
+            f"gradients were dropped without an optimizer's step {here} on the reference, {there} on the target, as a gradient "
+            "scaler does after an overflow: from there on, steps are not the same iterations"
+        )
+        return found
+    runs = [[tuple(run) for run in side.get("micro_batches", [])] for side in (reference, target)]
+    last = min(int(side.get("steps", 0)) for side in (reference, target))
+    different = next((step for step in range(last) if _count_at(runs[0], step) != _count_at(runs[1], step)), None)
+    if different is not None:
+        counts = [_count_at(run, different) for run in runs]
+        found.append(f"step {different} has {counts[0]} micro batches on the reference, {counts[1]} on the target")
+    return found
+
+
+def _count_at(runs: Sequence[tuple[int, ...]], step: int) -> int:
+    """Return the number of micro batches in a step, from runs of steps that have the same."""
+    return next((count for first, count in reversed(runs) if first <= step), 0)
+
+
+def _describe_batches(reference: ContentEntries, target: ContentEntries) -> str:
+    """Say from which recorded step on the model of a script was given something else; ``""`` if it never was."""
+    if not (reference.digest and target.digest) or reference.digest == target.digest:
+        return ""
+    names = find_different(reference, target)
+    steps = [(int(match[1]), name) for name in names if (match := _STEP.match(name))]
+    if not steps:
+        return ""
+    first = min(steps)[0]
+    shown = [name for step, name in steps if step == first][:_SHOWN]
+    return f"the sides were fed different batches from step {first} on: {', '.join(shown)}"
 
 
 def describe_copy(reference: Header, target: Header) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from precflow.dumps.batches import align_inputs
 from precflow.dumps.joined_ranks import count_ranks
 from precflow.dumps.paired import see_through_rules
 from precflow.dumps.reader import Dump
@@ -45,7 +46,10 @@ def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump | TwoPasses, Du
     """Return all evidence of reference and target, seen through the pairing rules of the recipe."""
     sides = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
     if not job.config.pairing.rules and count_ranks(sides[0]) == count_ranks(sides[1]):
-        return open_evidence(needs, "reference"), open_evidence(needs, "target")
+        reference, target = open_evidence(needs, "reference"), open_evidence(needs, "target")
+        if isinstance(reference, Dump) and isinstance(target, Dump):
+            target = align_inputs(reference, target)
+        return reference, target
     return see_through_rules(sides[0], sides[1], job.config.pairing.rules)
 
 

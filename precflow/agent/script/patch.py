@@ -71,8 +71,8 @@ def rewrite(source: str, draws: Mapping[int, str]) -> Tuple[str, List[int]]:
     except (SyntaxError, ValueError):
         return source, sorted(draws)
     starts = [0]
-    for line in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line.encode()))
+    for text_line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(text_line.encode()))
     data = source.encode()
 
     def place(node: ast.expr) -> Tuple[int, int]:

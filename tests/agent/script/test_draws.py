@@ -1,4 +1,4 @@
-"""Random numbers that a script draws on a device: listed with file and line, moved where that is asked, and a patch for good."""
+"""Random numbers that a script draws on a device: listed with file and line, moved if that is asked, and mended by a patch."""
 
 import subprocess
 

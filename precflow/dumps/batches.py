@@ -1,0 +1,104 @@
+"""What a script's model was given on both sides: the same batches, or others?
+
+The inputs of a script's model are read on its device, and a script may have computed them there: the noisy images of
+a diffusion model, what a generator hands to its critic. Such inputs differ by rounding on every pair of devices, and
+still are the same batch. Token ids, labels and other whole numbers have to be equal.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from precflow import keys
+from precflow.dumps.dtypes import is_floating
+from precflow.dumps.header import ContentEntries, ContentEntry
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Record
+from precflow.errors import DumpError
+
+# Other batches differ by a relative L2 of about 1.4 if they are independent, and by 0.5 and more if they are alike (images of
+# one data set). Rounding in bfloat16 is 0.004 an operator.
+LARGEST_ROUNDING = 0.1
+_MOMENTS = 1e-3  # of sums and norms, in which rounding averages out
+
+
+def align_inputs(reference: Dump, target: Dump) -> Dump:
+    """Return the target's dump with the reference's entries for inputs that differ by no more than rounding.
+
+    Dumps that are not of scripts, or whose inputs are equal already, come back as they are.
+    """
+    here, there = reference.header, target.header
+    if not (here.script and there.script) or here.inputs.digest == there.inputs.digest:
+        return target
+    rounded = {name: here.inputs.entries[name] for name in _find_rounded(reference, target)}
+    if not rounded:
+        return target
+    entries = {**there.inputs.entries, **rounded}
+    # The agent's digest is over names and contents, so equal entries have the reference's.
+    digest = here.inputs.digest if entries == here.inputs.entries else keys.digest(sorted(map(str, entries.items())))
+    seen = copy.copy(target)
+    seen.header = replace(there, inputs=ContentEntries(digest, entries))
+    return seen
+
+
+def _find_rounded(reference: Dump, target: Dump) -> Iterator[str]:
+    """Yield the names of floating inputs that differ, but not by more than rounding."""
+    records = [[record for call in dump.calls() for record in call.inputs] for dump in (reference, target)]
+    by_content = [{record.content: record for record in side} for side in records]
+    for name, entry in reference.header.inputs.entries.items():
+        other = target.header.inputs.entries.get(name)
+        if other is None or other == entry or not _are_comparable(entry, other):
+            continue
+        one = by_content[0].get(entry.content) or _find_without_content(records[0], name, entry)
+        two = by_content[1].get(other.content) or _find_without_content(records[1], name, other)
+        if one is not None and two is not None and _are_alike(reference, one, target, two):
+            yield name
+
+
+def _find_without_content(records: Sequence[Record], name: str, entry: ContentEntry) -> Record | None:
+    """Return the one record that can be an input, among those of which only statistics are kept."""
+    fitting = {
+        record.mark: record
+        for record in records
+        if not record.content
+        and record.shape == entry.shape
+        and record.dtype == entry.dtype
+        and not record.whose.operator
+        and name.startswith(f"step{record.whose.step}.")
+    }
+    return next(iter(fitting.values())) if len(fitting) == 1 else None
+
+
+def _are_comparable(entry: ContentEntry, other: ContentEntry) -> bool:
+    return is_floating(entry.dtype) and is_floating(other.dtype) and entry.shape == other.shape
+
+
+def _are_alike(reference: Dump, one: Record, target: Dump, two: Record) -> bool:
+    """Tell whether two tensors differ by no more than rounding, by their values or, without these, by their moments."""
+    if one.stored and two.stored and not (one.part or two.part):
+        try:
+            values, others = (
+                np.asarray(dump.tensor(record), dtype=np.float64) for dump, record in ((reference, one), (target, two))
+            )
+        except DumpError:
+            return False  # it cannot be read, so nothing is known of it
+        norm = float(np.linalg.norm(values))
+        return bool(np.linalg.norm(others - values) <= LARGEST_ROUNDING * norm)
+    facts, others_facts = one.statistics, two.statistics
+    if facts is None or others_facts is None:
+        return False
+    moments = [(each.minimum, each.maximum, each.sum, each.square) for each in (facts, others_facts)]
+    if any(value is None for values in moments for value in values):
+        return False
+    (low, high, total, square), (low_too, high_too, total_too, square_too) = (tuple(map(float, values)) for values in moments)  # type: ignore[arg-type]  # no None is left
+    scale, count = math.sqrt(square), max(1, math.prod(one.shape))
+    return (
+        abs(math.sqrt(square_too) - scale) <= _MOMENTS * scale
+        and abs(total_too - total) <= _MOMENTS * scale * math.sqrt(count)
+        and max(abs(low_too - low), abs(high_too - high)) <= LARGEST_ROUNDING * max(abs(low), abs(high))
+    )

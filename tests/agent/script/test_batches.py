@@ -1,0 +1,70 @@
+"""Were both sides of a script given the same batches, the same seeds, the same steps? Rounding is no other batch."""
+
+import pytest
+
+from precflow.dumps.batches import align_inputs
+from precflow.stages.determinism import reproduce
+
+SCRIPT = """
+import sys, torch
+what = sys.argv[2]
+torch.manual_seed(1 if what == "seeded" else 0)
+model = torch.nn.Sequential(torch.nn.Embedding(32, 8), torch.nn.Linear(8, 4))
+for weight in model.parameters():
+    torch.nn.init.ones_(weight)
+head = torch.nn.Linear(4, 4, bias=False)
+torch.nn.init.eye_(head.weight)
+optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+source = torch.Generator().manual_seed(0)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+for step in range(3):
+    tokens = torch.randint(0, 32, (4,), generator=source)
+    features = torch.randn(64, 4, generator=source)
+    if step and what == "tokens":
+        tokens = tokens.flip(0)
+    if step and what == "features":
+        features = torch.randn(64, 4)
+    if what == "rounded":
+        features = features.bfloat16().float()
+    for _ in range(2 if step and what == "accumulated" else 1):
+        loss = model(tokens).square().mean() + head(features).square().mean()
+        if step == 1 and what == "overflow":
+            loss = loss * float("inf")
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "detail", "blocker"),
+    [
+        ("same", "digest", ""),
+        ("rounded", "tensors", ""),
+        ("rounded", "statistics", ""),
+        ("tokens", "tensors", "the sides were fed different batches from step 1 on: step1.model.input"),
+        ("features", "tensors", "the sides were fed different batches from step 1 on: step1.call1.head.input"),
+        ("features", "sketch", "the sides were fed different batches from step 1 on: step1.call1.head.input"),
+        ("seeded", "digest", "the script sets different seeds: 0 on the reference, 1 on the target"),
+        (
+            "overflow",
+            "digest",
+            "gradients were dropped without an optimizer's step in none on the reference, in step 1 on the target",
+        ),
+        ("accumulated", "digest", "in none on the reference, in step 1, 2 on the target"),
+    ],
+)
+def test_what_differed_before_the_first_operator_is_said(script, watch, what, detail, blocker):
+    path = script(SCRIPT)
+    sides = [
+        watch(path, word, capture={"detail": detail, "level": ["module"]}, folder=folder, side=folder)
+        for folder, word in (("reference", "same"), ("target", what))
+    ]
+    assert [side.code for side in sides] == [0, 0], (sides[1].error, sides[1].log)
+    reference, target = (side.dump for side in sides)
+    found = reproduce(reference, align_inputs(reference, target), ["weights", "inputs"])
+    if blocker:
+        assert blocker in found.blockers[0]
+    else:
+        assert found.blockers == ()
