@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from precflow import keys
+from precflow.agent.contract import FORWARD
 from precflow.dumps.dtypes import is_floating
 from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.reader import Dump
@@ -69,6 +70,7 @@ def _find_without_content(records: Sequence[Record], name: str, entry: ContentEn
         and record.shape == entry.shape
         and record.dtype == entry.dtype
         and not record.whose.operator
+        and record.whose.phase == FORWARD
         and name.startswith(f"step{record.whose.step}.")
     }
     return next(iter(fitting.values())) if len(fitting) == 1 else None

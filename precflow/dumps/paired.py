@@ -337,8 +337,8 @@ class _MadeTensor:
 def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule]) -> tuple[Dump, Dump]:
     """Return both dumps with the names and tensors that pairing rules give them.
 
-    Without rules these are the dumps themselves, except that several ranks are seen as one process if the other side is one, and
-    that inputs of a script which differ only by rounding count as the same.
+    Without rules these are the dumps themselves, except that several ranks are seen as one process if the other side is one,
+    and that inputs of a script which differ only by rounding count as the same.
     """
     target = align_inputs(reference, target)
     if not rules:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
+from precflow.agent.contract import DRAWS_PATCH
 from precflow.config.schema import SIDES, RunConfig, plain
 from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
 from precflow.diagnosis.evidence.training import find_other_settings
@@ -112,7 +113,16 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         table = folder / PUBLIC / operators.TABLE_FILE
         write_value(table, model.operators)
         written = [*written, table]
+    written += _copy_patch(needs, folder / PUBLIC)
     return StageResult(note=", ".join(path.name for path in written))
+
+
+def _copy_patch(needs: Mapping[str, Path], folder: Path) -> list[Path]:
+    """Copy the patch for the draws of a script, the target's if both sides have one; it holds lines of the script only."""
+    made = [needs[f"dump.{side}"] / DRAWS_PATCH for side in ("target", "reference")]
+    for patch in filter(Path.is_file, made):
+        return [Path(shutil.copyfile(patch, folder / DRAWS_PATCH))]
+    return []
 
 
 def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:

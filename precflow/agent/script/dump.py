@@ -248,6 +248,7 @@ class ScriptDump:
             "seeds": {**self._seeds, "sites": find_seeds(modules.items())},
             "files": files.kept,
             "missing_files": files.missing,
+            "patch": DRAWS_PATCH if patch.text else "",
             "unpatched": patch.left,
         }
 

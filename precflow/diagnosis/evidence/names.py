@@ -52,6 +52,12 @@ _RUN = {
     "device_draws": EvidenceName(
         "random numbers drawn on the device", "Operators whose numbers were not drawn on CPU and moved."
     ),
+    "device_draw_sites": EvidenceName(
+        "where the script draws on the device", "File and line, operator and device of up to five draws of a script."
+    ),
+    "draws_patch": EvidenceName(
+        "patch", "File in the folder of the report that makes the script draw on the CPU; empty if there is none."
+    ),
     "unrepeatable_reference": EvidenceName(
         "reference changes at", "Module and operator of records that change between equal runs, in order."
     ),

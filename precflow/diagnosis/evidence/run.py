@@ -58,7 +58,20 @@ def _compare_starts(reference: Header, target: Header) -> dict[str, Any]:
         **_compare_contents("inputs", reference.inputs, target.inputs),
         **{name: seed for name, seed in seeds.items() if seed is not None},
         "device_draws": sorted(set(drawn)),
+        "device_draw_sites": _list_draw_sites([reference, target]),
+        "draws_patch": next((patch for header in (target, reference) if (patch := header.script.get("patch", ""))), ""),
     }
+
+
+def _list_draw_sites(headers: Sequence[Header]) -> list[str]:
+    """Return the places where a script draws on a device, as ``train.py:12 in main: randn on npu``, each once."""
+    places = [
+        f"{header.sites[int(draw['site'])]}: {draw.get('operator', '')} on {draw.get('device', '')}"
+        for header in headers
+        for draw in header.draws
+        if header.script and not draw.get("moved", True) and 0 <= int(draw.get("site", -1)) < len(header.sites)
+    ]
+    return list(dict.fromkeys(places))[:_SHOWN]
 
 
 def _compare_contents(name: str, reference: ContentEntries, target: ContentEntries) -> dict[str, Any]:
