@@ -1,0 +1,47 @@
+"""A training script, unchanged: draws on the device are found and mended by the patch, then faults are found where they are."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("script")]
+WORDS = (
+    "+recipe=script",
+    "workload.script=train.py",
+    "workload.files=[gpulog.json]",
+    "reference.device=cpu",
+    "target.device=emulated",
+)
+
+
+@pytest.fixture(scope="module")
+def workplace_of_script(tmp_path_factory):
+    cwd = tmp_path_factory.mktemp("script")
+    shutil.copy(Path(__file__).parent / "workloads" / "train.py", cwd)
+    return cwd
+
+
+def test_a_script_is_mended_by_its_patch_and_a_fault_is_found_behind_it(precflow, workplace_of_script):
+    cwd = workplace_of_script
+    options = {"cwd": cwd, "recipe": "script", "OMP_NUM_THREADS": "1"}
+    drawn = precflow(*WORDS, **options)
+    assert (
+        drawn.problems(3, "the sides were fed different batches from step 0 on: step0.input", "train.py:20 in <module>") == []
+    )
+    assert drawn.result["findings"][0]["rule"] == "PF108"
+    subprocess.run(["git", "init", "-q", "."], cwd=cwd, check=True)
+    subprocess.run(["git", "apply", "runs/script/public/draws.patch"], cwd=cwd, check=True)
+    mended = precflow(*WORDS, **options)
+    assert mended.code == 0, mended.err
+    assert "data, forward, backward, optimizer aligned" in mended.said
+    for side in ("reference", "target"):
+        dump = max((cwd / "runs" / "script" / "store").glob(f"dump.{side}-*"), key=lambda folder: folder.stat().st_mtime)
+        assert (dump / "output.log").read_text().startswith("step 0 loss ")
+        assert [entry["step"] for entry in json.loads((dump / "files" / "gpulog.json").read_text())] == [0, 1, 2]
+    rule = "{operator:native_layer_norm_backward,rule:scale,factor:1.01,phase:backward}"
+    fault = precflow(*WORDS, "emulate.name=planted", f"emulate.rules=[{rule}]", "workload.arguments.lr=1e-3", **options)
+    assert fault.problems(1, "starts at", "forward aligned", "backward misaligned, starts here") == []
+    assert fault.result["region"]["start"] == "1 (backward)"
