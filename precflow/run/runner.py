@@ -125,6 +125,8 @@ def _make_stages(
     job = replace(job, say=tell.say, advance=tell.advance)
     agenda = Agenda(job, where)
     for stage in agenda:
+        # The content of these belongs to the stage's key, so it has to be here before it is known whether the stage is kept.
+        done.update({name: _bring(done[name], where, tell) for name in stage.scope_needs if name in done})
         step = steps.resolve(stage, job, where, done)
         if step.state == "missing":
             if stage.name == noise.NAME:

@@ -216,6 +216,8 @@ def resolve(stage: Stage, job: Job, where: RunFolder, done: Mapping[str, Sealed]
     # A dump that another machine makes is only looked up here. Its environment is not needed for that, but the region is: it
     # belongs to what was declared.
     waiting = next((name for name in (stage.scope_needs if elsewhere else stage.needs) if name not in done), "")
+    # Of a plan: what the key is made of may lie in the remote store, and a plan downloads no dump.
+    waiting = waiting or next((f"{name}, which is not downloaded yet" for name in stage.scope_needs if done[name].upload), "")
     if waiting:
         return Step(stage, "run", "", because=waiting)
     declared = _declare(stage, job, done)

@@ -84,6 +84,15 @@ class RecordChange:
 
 
 @dataclass(frozen=True)
+class CurveChange:
+    """A curve that both runs compared: its verdict, and the largest difference of the two sides, before and after."""
+
+    name: str
+    verdicts: tuple[str, str]
+    largest: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class RunDifference:
     """What differs between two runs of a recipe.
 
@@ -101,6 +110,7 @@ class RunDifference:
         only_before: Records of the earlier run alone.
         only_after: Records of the later run alone.
         losses: Largest difference between the losses of the sides in each run; ``None`` if a run recorded no losses.
+        curves: The curves that both runs compared.
         findings_gone: ``rule  title`` of findings of the earlier run alone.
         findings_new: The same of the later run alone.
     """
@@ -118,6 +128,7 @@ class RunDifference:
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
     losses: tuple[float, float] | None
+    curves: tuple[CurveChange, ...]
     findings_gone: tuple[str, ...]
     findings_new: tuple[str, ...]
 
@@ -170,6 +181,7 @@ def compare_runs(before: NamedRun, after: NamedRun) -> RunDifference:
         only_before=tuple(name for name in old.records if name not in new.records),
         only_after=tuple(name for name in new.records if name not in old.records),
         losses=_compare_losses(old, new),
+        curves=_compare_curves(old, new),
         findings_gone=tuple(text for text in gone if text not in come),
         findings_new=tuple(text for text in come if text not in gone),
     )
@@ -322,6 +334,19 @@ def is_worse(one: RecordState, other: RecordState) -> bool:
 
 def _badness(state: RecordState) -> tuple[bool, float, float]:
     return not state.metric, state.ratio, state.value
+
+
+def _compare_curves(old: _Results, new: _Results) -> tuple[CurveChange, ...]:
+    before = {outcome.name: outcome for outcome in read_outcomes(old.folders)}
+    return tuple(
+        CurveChange(
+            after.name,
+            (before[after.name].verdict, after.verdict),
+            (before[after.name].found.max_abs_error, after.found.max_abs_error),
+        )
+        for after in read_outcomes(new.folders)
+        if after.name in before and before[after.name].found.compared and after.found.compared
+    )
 
 
 def _compare_losses(old: _Results, new: _Results) -> tuple[float, float] | None:

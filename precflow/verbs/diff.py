@@ -75,7 +75,11 @@ def show_difference(difference: RunDifference) -> Paper:
     paper.fact("same", wording.plural(difference.same, "record"))
     for label, names in (("only before", difference.only_before), ("only after", difference.only_after)):
         paper.fact(label, f"{wording.plural(len(names), 'record')}, such as {names[0]}" if names else "")
-    if difference.losses:
+    for curve in difference.curves:
+        was, now = (wording.number(largest) for largest in curve.largest)
+        verdicts = curve.verdicts[1] if curve.verdicts[0] == curve.verdicts[1] else " -> ".join(curve.verdicts)
+        paper.fact(curve.name, f"largest difference of the sides   {was} -> {now}   {verdicts}")
+    if difference.losses and not any(curve.name == "loss" for curve in difference.curves):
         was, now = (wording.number(loss) for loss in difference.losses)
         paper.fact("loss", f"largest difference of the sides   {was} -> {now}")
     return paper

@@ -123,6 +123,21 @@ def test_losses_are_compared_where_the_dumps_are_still_those_of_the_run(composed
     assert diff("compare_dumps@1", "compare_dumps@2").losses is None
 
 
+def test_curves_before_and_after(tmp_path, monkeypatch, capsys):
+    """A mended training script: both curves lie on each other now."""
+    monkeypatch.chdir(tmp_path)
+    steps, loss = list(range(1, 41)), [2 + 8 / step for step in range(1, 41)]
+    (tmp_path / "gpu.json").write_text(json.dumps({"step": steps, "loss": loss}))
+    for apart in (0.08181, 0.0003):
+        (tmp_path / "npu.json").write_text(json.dumps({"step": steps, "loss": [value + apart for value in loss]}))
+        run(compose(["+recipe=loss_curves", "reference.log=gpu.json", "target.log=npu.json"]), command="")
+    (curve,) = diff("loss_curves@1", "loss_curves@2").curves
+    assert (curve.name, curve.verdicts[0]) == ("loss", "misaligned")
+    assert curve.largest == pytest.approx((0.08181, 0.0003))
+    assert cli.main(["diff", "loss_curves"]) == 0
+    assert "loss        largest difference of the sides   8.18e-2 -> 3e-4" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PART = 50 << 20  # bytes: s3fs sends files of two parts or more in parts of this size
 _WORKERS = 8  # of small files; the parts of a large one are sent side by side too, so large ones go one after the other
+_HASHERS = 2  # threads that compute checksums
 _READ_AHEAD = 4  # parts of a large file that are fetched side by side
 _UNFINISHED = ".part"
 # Object stores show a file whole or not at all. Elsewhere a file is written under another name first.
@@ -92,15 +93,16 @@ def upload_files(folder: Path, names: Iterable[str], into: RemoteFolder, tell: T
     """
 
     def send(name: str) -> tuple[str, RemoteFile]:
-        path = folder / name
-        file, told = RemoteFile(path.stat().st_size, compute_checksum(path)), _Told(tell)
-        if not _holds(into, name, file, there.get(name)):
+        path, told = folder / name, _Told(tell)
+        size, checksum = path.stat().st_size, hashing.submit(compute_checksum, path)
+        # What is surely not there is sent while it is hashed.
+        if name not in there or not _holds(into, name, RemoteFile(size, checksum.result()), there[name]):
             _put(into.filesystem, path, f"{into.path}/{name}", told)
             sent.append(name)
-        told.finish(file.bytes)
-        return name, file
+        told.finish(size)
+        return name, RemoteFile(size, checksum.result())
 
-    with explain_errors(into.url):
+    with explain_errors(into.url), ThreadPoolExecutor(_HASHERS) as hashing:
         # Two listings take the place of two questions for each file: a dump may have thousands of small ones.
         there, sent = _list_files(into), list[str]()
         files: dict[str, RemoteFile] = dict(_run_all(send, names, lambda name: (folder / name).stat().st_size))
