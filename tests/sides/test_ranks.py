@@ -103,6 +103,14 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused(asked, output):
     assert "multiple of 3" in error.next_step
 
 
+@pytest.mark.npu
+@pytest.mark.usefixtures("warm_agents")
+def test_a_device_without_communication_is_refused(asked, output):
+    error = failure(asked(ranks=2, device=["emulated"]), output)
+    assert "ranks cannot talk to each other on the emulated device" in error.message
+    assert error.next_step == "target.device=cpu, or target.ranks=1"
+
+
 @pytest.mark.usefixtures("warm_agents")
 def test_we_may_be_a_rank_of_something_else(asked, output, monkeypatch):
     monkeypatch.setenv("RANK", "3")

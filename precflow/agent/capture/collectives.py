@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
@@ -93,6 +94,7 @@ def is_possible() -> bool:
     return core is not None and core.is_available() and core.is_initialized()
 
 
+@lru_cache(maxsize=1024)
 def is_distributed(function: Any) -> bool:
     """Tell whether a function that a function mode sees is one of torch.distributed; what it calls is recorded here."""
     module = str(getattr(function, "__module__", "") or "")
@@ -175,7 +177,6 @@ class CollectiveRecorder:
         self._running: List[_Running] = []
         self._begun: Dict[str, int] = {}  # ranks of a group -> how many it has begun
         self._step = 0
-        lines.before_reading = self._write_what_is_read
 
     def begin_step(self, step: int) -> None:
         """Begin a step; what the one before has left running is written without its outputs."""
@@ -229,6 +230,7 @@ class CollectiveRecorder:
                 self._write([running])
                 return result
             self._running.append(running)
+            self._lines.before_reading = self._write_what_is_read
             if running.work is not None:
                 _copy_when_done(running)
         return result
@@ -254,8 +256,6 @@ class CollectiveRecorder:
 
     def _write_what_is_read(self, tensors: Sequence[torch.Tensor]) -> None:
         """Write the lines of collectives whose outputs are about to be read, or whose backward pass is over."""
-        if not self._running:
-            return
         # The result of a functional collective is a subclass that waits by itself when it is used; `elem` is the tensor in it.
         read = {address_of(getattr(tensor, "elem", tensor)) for tensor in tensors}
         in_backward = autograd.is_in_backward()
@@ -277,6 +277,8 @@ class CollectiveRecorder:
 
     def _write(self, due: Sequence[_Running]) -> None:
         self._running = [running for running in self._running if not any(running is each for each in due)]
+        if not self._running:  # most calls read while no collective runs, and are not asked
+            self._lines.before_reading = None
         for running in due:
             records: List[Record] = []
             if running.futures and running.futures[0].done():
