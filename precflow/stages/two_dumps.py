@@ -16,11 +16,14 @@ from precflow.comparison.measure import Measure, mark_altered_unreadable
 from precflow.config.schema import RunConfig, Side, Tolerance
 from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.choices import make_settler
+from precflow.diagnosis.evaluation import pair_calls
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.evidence.training import find_other_settings
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.localize import localize
+from precflow.diagnosis.training.gradients import Gradients, measure_gradients
 from precflow.diagnosis.training.phases import tell_phases
+from precflow.diagnosis.training.replay import ReplayedStep, replay_steps
 from precflow.dumps.joined_ranks import join_ranks
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
@@ -35,6 +38,7 @@ from precflow.stages.determinism import Reproduction, reproduce
 from precflow.stages.judge import find_dtypes
 from precflow.stages.report_model import build_model
 
+_NO_GRADIENTS = Gradients()
 SAME = RunConfig().environment.same  # what both dumps must have in common unless a recipe says otherwise
 
 
@@ -93,8 +97,18 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
     inputs = make_input_judge(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
     region = localize(reference, target, measures, judged, inputs)
+    steps = [] if reproduction.blockers else replay_steps(reference, target, pair_calls(reference, target))
+    gradients = Gradients() if reproduction.blockers else measure_gradients(reference, target, measures)
     findings = find_advice(
-        reference, target, region=region, measures=measures, judged=judged, reproduction=reproduction, team=team
+        reference,
+        target,
+        region=region,
+        measures=measures,
+        judged=judged,
+        reproduction=reproduction,
+        steps=steps,
+        gradients=gradients,
+        team=team,
     )
     phases = tell_phases(
         reference, target, measures=measures, judged=judged, verdict=verdict, region=region, judge_input=inputs
@@ -110,6 +124,8 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         findings=findings,
         phases=phases,
         settings=find_other_settings(reference, target),
+        steps=steps,
+        gradients=gradients.rows,
         recipe=" and ".join(dict.fromkeys(recipes)) or "two dumps",
         title="Two dumps",
         command=command,
@@ -126,6 +142,8 @@ def find_advice(  # noqa: PLR0913  the evidence that rules are about, each by it
     measures: Sequence[Measure],
     judged: Sequence[Judged],
     reproduction: Reproduction,
+    steps: Sequence[ReplayedStep] = (),
+    gradients: Gradients = _NO_GRADIENTS,
     team: Sequence[Path] = (),
 ) -> list[Finding]:
     """Return the findings of the rules, best first, without commands to try: nothing can be run again without a recipe."""
@@ -138,6 +156,8 @@ def find_advice(  # noqa: PLR0913  the evidence that rules are about, each by it
         config=RunConfig(),
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
+        steps=steps,
+        gradients=gradients,
     )
     known = rule_files.load_rules([resources.directory("conf") / "rule"], team)
     return [replace(finding, try_it="") for finding in rules.advise(evidence, known)]

@@ -216,10 +216,16 @@ class ParameterRecorder:
 
 def _describe_settings(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Dict[str, str]:
     """Return the optimizer's class and the settings of a parameter group, as arguments of the step."""
-    settings = {"optimizer": format_argument(type(optimizer).__name__)}
+    settings = {"optimizer": format_argument(_name_class(type(optimizer)))}
     for key, value in group.items():
         if key not in _NOT_SETTINGS:
             # A learning rate may be a tensor, which a compiled step needs.
             number = isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_meta
             settings[key] = format_argument(value.item() if number else value)
     return settings
+
+
+def _name_class(kind: type) -> str:
+    """Return the name of an optimizer's class, and behind it the class of torch that it is made of: ``Trainer(AdamW)``."""
+    base = next((each.__name__ for each in kind.__mro__ if each.__module__.startswith("torch.optim")), "")
+    return kind.__name__ if base in (kind.__name__, "", "Optimizer") else "%s(%s)" % (kind.__name__, base)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from precflow.agent.contract import Identity
+from precflow.agent.contract import GRADIENT, OPTIMIZER, Identity
 from precflow.comparison.fused.value_classes import (
     MINUS_INFINITY,
     BoolArray,
@@ -142,7 +142,9 @@ def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) 
 
 def call_identity(call: Call) -> tuple[object, ...]:
     """Return the identity of a call, without that of its tensors."""
-    return (call.level, call.module, call.call, call.operator, call.ordinal, call.phase, call.step, call.rank)
+    # A module has a call of these phases for each of its parameters.
+    parameter = call.outputs[0].index if call.phase in {GRADIENT, OPTIMIZER} and call.outputs else ""
+    return (call.level, call.module, call.call, call.operator, call.ordinal, call.phase, call.step, call.rank, parameter)
 
 
 def read_pair(reference: Readable, target: Readable, one: Record, other: Record | None) -> TensorPair | None:

@@ -40,6 +40,7 @@ from precflow.errors import DumpError
 ELEMENTS = 1 << 16
 """Most elements of one parameter that are looked at, evenly spaced: every formula here is elementwise."""
 _ROUNDINGS = 4.0
+_INSTEAD = " in place of "
 _NUMBER = "step"  # state: how many steps were made; an argument where torch keeps it as a plain number
 _EPSILONS = tuple(10.0**exponent for exponent in range(-3, -17, -1))
 _BETAS = ((0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99), (0.9, 0.95, 0.98, 0.99, 0.999, 0.9999))
@@ -137,9 +138,11 @@ def choose_cause(replayed: Sequence[ReplayedStep]) -> tuple[str, int]:
     A parameter of a few elements can be explained in several ways; all of them together rarely can.
     """
     faults = [one for one in replayed if one.is_fault]
+    # What it takes the place of may change from step to step, as with a schedule.
+    texts = {cause.partition(_INSTEAD)[0]: cause for one in reversed(faults) for cause in reversed(one.causes)}
     # `most_common` keeps the order of first appearance among equals: the simplest.
-    counted = Counter(cause for one in faults for cause in one.causes).most_common(1)
-    return counted[0] if counted else ("", 0)
+    counted = Counter(cause.partition(_INSTEAD)[0] for one in faults for cause in one.causes).most_common(1)
+    return (texts[counted[0][0]], counted[0][1]) if counted else ("", 0)
 
 
 def _replay(reference: ReadableTensors, target: ReadableTensors, pair: PairedCall) -> ReplayedStep | None:
@@ -302,7 +305,7 @@ def _list_changes_of_adam(given: StepInputs, optimizer: str) -> Iterator[_Change
 
 def _change(optimizer: str, given: StepInputs, name: str, value: Any) -> _Change:
     shown = _format(value)
-    return f"{name} is {shown} in place of {_format(given.settings[name])}", optimizer, _with(given, name, value)
+    return f"{name} is {shown}{_INSTEAD}{_format(given.settings[name])}", optimizer, _with(given, name, value)
 
 
 def _format(value: Any) -> str:

@@ -143,6 +143,15 @@ def test_settings_of_the_group_are_arguments(recorded):
     assert "params" not in arguments["0"]
 
 
+def test_an_optimizer_of_ones_own_is_named_with_that_of_torch(recorded):
+    class Trainer(torch.optim.AdamW):
+        pass
+
+    model = network()
+    run = trained(recorded, model, Trainer(model.parameters(), lr=0.1))
+    assert {line["arguments"]["optimizer"] for line in run.of("optimizer")} == {"'Trainer(AdamW)'"}
+
+
 def test_fused_optimizers(recorded):
     model = network()
     try:

@@ -1,0 +1,103 @@
+"""Faults of training migrations, planted one by one: the guilty phase is always told, the cause where evidence supports it.
+
+Both sides run in this process, without a judge around them: a fault takes half a second.
+"""
+
+import io
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from precflow.agent import request as requests
+from precflow.agent.devices.cpu import Cpu
+from precflow.agent.events import Events
+from precflow.agent.session.dump import dump
+from precflow.diagnosis.training.phases import find_guilty
+from precflow.dumps.reader import Dump
+from precflow.stages.two_dumps import compare_dumps
+
+WORKLOADS = Path(__file__).parent / "workloads"
+PARTS = ("model", "inputs", "loss", "optimizer")
+
+SETTINGS = {"optimizer_eps", "betas", "decay_groups", "schedule_off_by_one", "activation", "norm_eps"}
+TABLE = [  # fault, guilty phase, rule that names the cause ("" where none does)
+    ("loss_division", "forward", "PF804"),
+    ("reduction_type", "forward", "PF804"),
+    ("norm_eps", "forward", "PF214"),
+    ("activation", "forward", ""),
+    ("backward_operator", "backward", ""),
+    ("accumulation", "optimizer", "PF805"),
+    ("clipping_type", "optimizer", "PF805"),
+    ("clipping_limit", "optimizer", "PF805"),
+    ("bf16_main_gradients", "optimizer", "PF806"),
+    ("optimizer_eps", "optimizer", "PF801"),
+    ("betas", "optimizer", "PF801"),
+    ("decay_groups", "optimizer", "PF801"),
+    ("schedule_off_by_one", "optimizer", "PF807"),
+    ("hidden_eps", "optimizer", "PF802"),
+    ("hidden_beta", "optimizer", "PF802"),
+    ("hidden_rate", "optimizer", "PF802"),
+    ("weight_overwritten", "optimizer", "PF803"),
+    ("shuffled_data", "data", "PF402"),
+]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """Return a function that records a side with a fault; torch's and Python's state is as it was afterwards."""
+    folder = tmp_path_factory.mktemp("planted")
+    variables, path = dict(os.environ), list(sys.path)
+    states = random.getstate(), torch.get_rng_state()
+
+    def recorded(side, fault=""):
+        output = folder / f"{side}-{fault or 'clean'}"
+        output.mkdir()
+        plain = {
+            "schema": 1,
+            "action": "dump",
+            "side": side,
+            "output": str(output),
+            "workload": {"mode": "train", **{part: {"_target_": f"planted.{part}", "fault": fault} for part in PARTS}},
+            "determinism": {"algorithms": "native", "repeat": False},
+            "capture": {"level": ["module"], "phase": ["forward", "backward", "gradient", "optimizer"], "step": [0, 1]},
+            "trusted": ["planted"],
+            "import_paths": [str(WORKLOADS)],
+        }
+        plain["workload"]["model"]["_target_"] = "planted.build"
+        dump(requests.parse(plain), Cpu(), torch.device("cpu"), Events(io.StringIO()))
+        return Dump.open(output)
+
+    yield recorded
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.path[:] = path
+    sys.modules.pop("planted", None)
+    random.setstate(states[0])
+    torch.set_rng_state(states[1])
+
+
+@pytest.fixture(scope="module")
+def clean(record):
+    return record("reference")
+
+
+def test_without_a_fault_every_phase_is_aligned_and_no_rule_speaks(record, clean):
+    model = compare_dumps(clean, record("target"), command="")
+    assert {phase.state for phase in model.phases} == {"aligned"}
+    assert {check.state for check in model.procedure} == {"agrees"}
+    assert model.findings == ()
+
+
+@pytest.mark.parametrize(("fault", "phase", "rule"), TABLE)
+def test_the_guilty_phase_is_told_and_the_cause_where_evidence_supports_it(record, clean, fault, phase, rule):
+    model = compare_dumps(clean, record("target", fault), command="")
+    states = {one.name: one.state for one in model.phases}
+    assert find_guilty(model.phases) == phase, states
+    rules = [finding.rule for finding in model.findings]
+    assert not rule or rule in rules, rules
+    assert [check.state for check in model.procedure].count("differs") == 1
+    assert "PF203" not in rules or fault in SETTINGS  # it compares each parameter's step with the same parameter's
