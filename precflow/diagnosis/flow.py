@@ -7,10 +7,11 @@ other output (data movement, integers, what could not be compared) hands on what
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from precflow.agent.contract import FORWARD
+from precflow.agent.contract import BACKWARD, FORWARD, OUTSIDE, ROOT_MODULE
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.interval import OwnInputs
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey
@@ -105,6 +106,7 @@ class Tracer:
         self._target = {record.identity: record for call in self._target_calls for record in (*call.inputs, *call.outputs)}
         self._leaving: dict[OutputKey, Flow] = {}
         self._failing: set[CallKey] = set()  # calls with an output that hands on a failing record
+        self._failing_backwards: dict[tuple[int, int], set[str]] = defaultdict(set)  # modules, in each rank's present backward
         self._moved_in: dict[CallKey, tuple[CallKey, str]] = {}  # calls with an output that hands on moved values
         self.unrecorded = UnrecordedInputs(nodes, self._target, judge_input)
         self.inputs = OwnInputs(nodes, self._target_calls, self._target, measures, judged, judge_input)
@@ -152,12 +154,30 @@ class Tracer:
         arriving = merge_flows(self._follow(edge) for edge in module.edges)
         return arriving.failing or any(key in self._failing for key in module.inside if key < node.key)
 
+    def fails_earlier(self, node: CallNode, *, inside: str | None = None) -> bool:
+        """Tell whether a call failed before ``node`` in the same backward pass; gradients do not count, as nothing uses them.
+
+        Args:
+            node: A call of the backward pass or a gradient.
+            inside: Only calls of modules inside this one count.
+        """
+        modules = self._failing_backwards.get(node.key[:2], set())
+        if inside is None:
+            return bool(modules)
+        start = "" if inside == ROOT_MODULE else f"{inside}."
+        return any(module.startswith(start) for module in modules - {OUTSIDE, inside})
+
     def remember_leaving(self, node: CallNode, arriving: Flow, texts: Sequence[str]) -> None:
         """Remember what each output of a call carries; ``texts`` are their identities."""
+        call = node.call
+        if call.phase == FORWARD and call.module == ROOT_MODULE and not call.operator:
+            self._failing_backwards.pop(node.key[:2], None)  # what follows is the backward of another batch
         for record, text in zip(node.call.outputs, texts, strict=True):
             leaving = self._leaving[node.key, record.index] = self._find_leaving(node, text, arriving)
             if leaving.failing:
                 self._failing.add(node.key)
+                if call.phase == BACKWARD:
+                    self._failing_backwards[node.key[:2]].add(call.module)
             if leaving.moved is not None:
                 self._moved_in.setdefault(node.key, leaving.moved)
 
@@ -176,7 +196,9 @@ class Tracer:
     def _follow(self, edge: Edge) -> Flow:
         """Return what one edge carries; without a source, whether the sides were given different tensors from outside."""
         if edge.source is not None:
-            return self._leaving.get(edge.source, CLEAN)
+            leaving = self._leaving.get(edge.source, CLEAN)
+            is_doubtful = edge.guessed and leaving.failing and edge.record.identity.phase != FORWARD
+            return self._check_guess(edge.record, leaving) if is_doubtful else leaving
         other = self._target.get(edge.record.identity)
         if edge.record.identity.phase != FORWARD and not edge.record.weight:
             return CLEAN  # in backward, what no recorded call made comes from code in between and not from outside
@@ -184,6 +206,15 @@ class Tracer:
             return CLEAN
         kind = f"weight {edge.record.weight}" if edge.record.weight else f"input {edge.record.index}"
         return Flow(outside=kind)
+
+    def _check_guess(self, record: Record, leaving: Flow) -> Flow:
+        """Return what an input carries whose maker was guessed: by its own comparison if that says that it agrees."""
+        if self.is_equal_input(record):
+            return CLEAN
+        judged = self.unrecorded.judge(record)
+        if judged is None or judged.status not in _WITHIN_LIMITS:
+            return leaving
+        return Flow(use=min(max(judged.ratio, 0.0), 1.0), via=f"input {record.index}", behind=True)
 
     def _find_leaving(self, node: CallNode, record: str, arriving: Flow) -> Flow:
         judged = self._judged.get(record)

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from precflow.agent.contract import GRADIENT, module_text, parse_identity
+from precflow.agent.contract import BACKWARD, GRADIENT, module_text, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.collectives import is_collective
 from precflow.diagnosis.findings import Region, Suspect
@@ -109,6 +109,7 @@ class _SuspectSearch:
         accumulated: Suspects whose inputs already use more than half of their limit, by call.
         drifting: Failing records whose error was below its limit in between.
         guessed: Edges that were taken from execution order.
+        ordered: Failing records of the backward pass without a recorded maker, which inherit by execution order alone.
     """
 
     def __init__(self, nodes: Mapping[CallKey, CallNode], tracer: Tracer) -> None:
@@ -120,6 +121,7 @@ class _SuspectSearch:
         self.arrivals: dict[CallKey, CallKey] = {}  # backward that was given a wrong tensor -> first gradient that shows it
         self.drifting = 0
         self.guessed = 0
+        self.ordered = 0
 
     def visit(self, node: CallNode) -> None:
         """Give every judged output of a call its role."""
@@ -145,7 +147,12 @@ class _SuspectSearch:
             elif _drifts(status, arriving):
                 self.roles[record] = "inherits"
                 self.drifting += 1
-            elif self._was_sent(node) or self._comes_from_around(node) or self._comes_from_between(node, arriving):
+            elif (
+                self._was_sent(node)
+                or self._comes_from_around(node)
+                or self._comes_from_inside(node)
+                or self._comes_from_between(node, arriving)
+            ):
                 self.roles[record] = "inherits"
             else:
                 self.roles[record] = "introduces"
@@ -204,7 +211,7 @@ class _SuspectSearch:
             return False
         module = unrecorded.module
         if module is None:
-            return self._is_known_arrival(node, unrecorded.taker)
+            return self._comes_from_earlier(node) or self._is_known_arrival(node, unrecorded.taker)
         if self.tracer.fails_before(module, node):
             return True
         for record in module.call.outputs:
@@ -214,7 +221,31 @@ class _SuspectSearch:
                 why = f"what it computes itself was not recorded, and {text} does not agree, though all before that does"
                 self.clear.setdefault(module.key, _make_suspect(module, status, why))
                 return True
-        return self._is_known_arrival(node, unrecorded.taker)  # nothing shows that the module's own code went wrong
+        # Nothing shows that the module's own code went wrong.
+        return self._comes_from_earlier(node) or self._is_known_arrival(node, unrecorded.taker)
+
+    def _comes_from_earlier(self, node: CallNode) -> bool:
+        """Tell whether a wrong tensor of the backward pass may come from a call that failed before it.
+
+        No recorded call made the tensor, so only execution order is left to tell. A call whose own input is wrong is innocent
+        of that in any case; with no failure before it, it stays as the first place where the error is seen.
+        """
+        earlier = node.call.phase in {BACKWARD, GRADIENT} and self.tracer.fails_earlier(node)
+        self.ordered += earlier
+        return earlier
+
+    def _comes_from_inside(self, node: CallNode) -> bool:
+        """Tell whether a parameter's gradient may come from a call that failed inside the module that holds the parameter.
+
+        The root of a vision transformer adds ``positions`` itself, before its blocks. Their gradient passes through all the
+        blocks, and no record tells: what arrives at the root's backward agrees.
+        """
+        made = {id(record) for record in node.call.outputs}
+        if node.call.phase != GRADIENT or any(edge.source is not None and id(edge.record) in made for edge in node.edges):
+            return False
+        inside = self.tracer.fails_earlier(node, inside=node.call.module)
+        self.ordered += inside
+        return inside
 
     def _is_known_arrival(self, node: CallNode, taker: CallNode) -> bool:
         """Tell whether another gradient was named already for the same wrong tensor that arrived at a module's backward."""
@@ -387,6 +418,11 @@ def _write_notes(
         notes.append("no failing record introduces its error by the graph: the first in execution order is shown")
     if search.drifting:
         notes.append(f"{search.drifting} records fail again by an error that was below its limit in between")
+    if search.ordered:
+        notes.append(
+            f"{search.ordered} failing records have no recorded maker: what failed before them in the same backward pass counts"
+            " as their cause"
+        )
     if lost:
         notes.append(f"{lost} failing records belong to no call that can be read on the reference")
     if search.guessed and suspects:

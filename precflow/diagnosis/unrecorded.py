@@ -98,10 +98,18 @@ class UnrecordedInputs:
             has_maker = edge.source is not None and not edge.guessed and record.source is not None
             if has_maker or record.weight or other is None or id(record) not in self._takers:
                 continue
-            if not record.content or record.content != other.content:
-                if id(record) not in self._known:
-                    self._known[id(record)] = self._judge_input(record, other)
-                yield record, self._known[id(record)]
+            judged = self.judge(record) if not record.content or record.content != other.content else None
+            if judged is not None:
+                yield record, judged
+
+    def judge(self, record: Record) -> Judged | None:
+        """Return the status of an input of the reference; ``None`` if the target has no such input, or nothing can judge it."""
+        other = self._target.get(record.identity)
+        if self._judge_input is None or other is None:
+            return None
+        if id(record) not in self._known:
+            self._known[id(record)] = self._judge_input(record, other)
+        return self._known[id(record)]
 
     @functools.cached_property
     def _takers(self) -> Mapping[int, CallNode]:

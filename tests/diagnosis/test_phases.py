@@ -265,3 +265,117 @@ def test_without_module_lines_backward_hangs_on_the_end_of_the_forward():
     dump = Training()
     dump.made = [call for call in dump.made if (call.module, call.phase) != ("second", "forward")]
     assert (0, 2, "0") in sources(dump.node("second", "backward"))
+
+
+class Transformer(Training):
+    """A root that adds a parameter itself, before its blocks: its backward is given its tensor first, and has no outputs.
+
+    Every backward's input is made by code that was not recorded, so that it has no source.
+    """
+
+    def __init__(self, *, passes=1, changed=""):
+        super().__init__(steps=0)
+        self.order = 0
+        for number in range(passes):
+            whole = self.add(0, "", "forward", [("0", None)])
+            self.add(0, "", "backward", [("0", None)], outputs=(), forward=(whole,))
+            self.number(number, "last", "backward", [("0", None)])
+            self.number(number, "block.inner", "backward", [("0", None)])
+            self.number(number, "block.gate", "gradient", [], outputs=("weight",))
+            self.number(number, "", "gradient", [], outputs=("positions",))
+            self.number(number, "embed", "backward", [("0", None)], outputs=())
+            self.number(number, "embed", "gradient", [], outputs=("weight",))
+        if changed:  # the target's inputs of these modules have other bits
+            self.made = [self.change(call) if call.module in changed.split() else call for call in self.made]
+
+    def number(self, number, *what, **more):
+        self.add(0, *what, **more)
+        call = self.made[-1]
+        records = {
+            role: tuple(
+                Record.of(
+                    each.identity._replace(call=number),
+                    each.order,
+                    "float32",
+                    (2, each.order + 2),  # no edge can be guessed by shape
+                    each.content,
+                    stored=True,
+                    source=None,
+                    weight="",
+                )
+                for each in getattr(call, role)
+            )
+            for role in ("inputs", "outputs")
+        }
+        self.made[-1] = remade(call, call=number, **records)
+
+    @staticmethod
+    def change(call):
+        return remade(call, inputs=tuple(remade(each, content="other") for each in call.inputs))
+
+
+def transformer_region(failing, *, changed="", wrong=(), **options):
+    """Return the region; inputs of the modules in ``changed`` differ in bits, and those in ``wrong`` are over their limit."""
+    here, there = Transformer(**options), Transformer(changed=changed, **options)
+    measures, statuses = judged(here, lambda text: text in failing)
+
+    def judge_input(left, right):
+        assert right.content == "other"
+        return Judged(
+            left.text, "fail" if left.identity.module in wrong else "pass", ratio=7.0 if left.identity.module in wrong else 0.1
+        )
+
+    return localize(here, there, measures, statuses, judge_input)
+
+
+AFTER_BLOCK = ["block.inner/backward.output.0", "(model)/gradient.output.positions", "embed/gradient.output.weight"]
+
+
+def test_gradients_that_pass_through_a_wrong_backward_inherit_from_it_by_execution_order():
+    found = transformer_region(AFTER_BLOCK, changed="embed", wrong=("embed",))
+    assert [suspect.name for suspect in found.suspects] == ["block.inner (backward)"]
+    assert found.roles["(model)/gradient.output.positions"] == found.roles["embed/gradient.output.weight"] == "inherits"
+    assert any(note.startswith("2 failing records have no recorded maker") for note in found.notes)
+
+
+def test_a_second_wrong_backward_whose_input_was_compared_and_agrees_is_named_too():
+    found = transformer_region(["last/backward.output.0", *AFTER_BLOCK], changed="block.inner embed", wrong=("embed",))
+    assert [suspect.name for suspect in found.suspects] == ["last (backward)", "block.inner (backward)"]
+
+
+def test_a_gradient_whose_backward_is_given_a_right_tensor_introduces_its_error():
+    found = transformer_region(["block.inner/backward.output.0", "embed/gradient.output.weight"], changed="embed")
+    assert [suspect.name for suspect in found.suspects] == ["block.inner (backward)", "embed (gradient)"]
+
+
+def test_a_wrong_gradient_with_nothing_wrong_before_it_stays_the_suspect():
+    wrong = ["(model)/gradient.output.positions", "embed/gradient.output.weight"]
+    found = transformer_region(wrong, changed="embed", wrong=("embed",))
+    assert [suspect.name for suspect in found.suspects] == ["(model) (gradient)", "embed (gradient)"]
+
+
+def test_a_failure_inside_another_module_says_nothing_about_a_parameter():
+    found = transformer_region(["last/backward.output.0", "block.gate/gradient.output.weight"])
+    assert [suspect.name for suspect in found.suspects] == ["last (backward)", "block.gate (gradient)"]
+
+
+def test_a_failure_in_the_backward_of_an_earlier_batch_says_nothing_about_a_later_one():
+    here = Transformer(passes=2)
+    texts = [each.text for call in here.calls() for each in call.outputs]
+    later = [text for text in texts if "embed" in text][1:]
+    found = transformer_region(["block.inner/backward.output.0", *later], changed="embed", wrong=("embed",), passes=2)
+    assert [suspect.record for suspect in found.suspects] == ["block.inner/backward.output.0", *later]
+
+
+def test_a_guessed_maker_counts_less_than_the_comparison_of_the_input_itself():
+    here, there = Training(steps=0), Training(steps=0)
+    for dump in (here, there):
+        dump.order = 0
+        dump.add(0, "", "forward", [("0", None)])
+        dump.add(0, "last", "backward", [("0", None)])
+        dump.add(0, "first", "backward", [("0", None)])  # the only earlier output of its shape is that of `last`
+    there.made[-1] = Transformer.change(there.made[-1])
+    measures, statuses = judged(here, lambda text: "backward" in text)
+    for status, names in (("pass", ["last (backward)", "first (backward)"]), ("fail", ["last (backward)"])):
+        found = localize(here, there, measures, statuses, lambda left, _, status=status: Judged(left.text, status, ratio=0.2))
+        assert [suspect.name for suspect in found.suspects] == names
