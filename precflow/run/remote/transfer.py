@@ -1,8 +1,8 @@
 """Moves the files of one folder to a store and back: resumable, and verified by checksum in both directions.
 
-The checksum of a file is what S3 computes itself over what has arrived (the ETag): MD5 of a small file, and MD5 over the MD5s
-of the parts of a large one. So an upload is verified by asking, and nothing is read back. A store that tells no such checksum
-is verified by reading. MD5 guards against accidents here; when artifacts are used, their seals are checked by other checksums.
+The ETag of a file is what S3 computes itself over what has arrived: MD5 of a small file, and MD5 over the MD5s of the parts of
+a large one. So an upload is verified by asking, and nothing is read back. A store that tells no ETag is verified by reading.
+A download is verified by SHA-256, of the file or of its parts in the same way, which processors compute faster than MD5.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ Tell = Callable[[int], None]
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """Size of a file in bytes, and its checksum as this module computes it."""
+    """Size of a file in bytes, the ETag that S3 would give it, and its SHA-256, both as this module computes them."""
 
     bytes: int
-    checksum: str
+    etag: str
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -59,22 +60,24 @@ class RemoteFolder:
     url: str
 
 
-def compute_checksum(path: Path) -> str:
-    """Return the checksum of a file: hex MD5, or ``HEX-PARTS`` of a file of two parts or more.
+def describe_file(path: Path) -> RemoteFile:
+    """Return size and checksums of a file: hex digits, or ``HEX-PARTS`` of a file of two parts or more.
 
     Raises:
         OSError: It cannot be read.
     """
-    if path.stat().st_size < 2 * PART:
-        return str(_md5(b"".join(intake.read_pieces(path, 1 << 20))).hexdigest())
-    return _join_parts([_md5(part).digest() for part in intake.read_pieces(path, PART)])
+    size = path.stat().st_size
+    pieces = intake.read_pieces(path, PART) if size >= 2 * PART else [b"".join(intake.read_pieces(path, 1 << 20))]
+    digests = [(_md5(piece).digest(), hashlib.sha256(piece).digest()) for piece in pieces]
+    return RemoteFile(size, _join(_md5, [md5 for md5, _ in digests]), _join(hashlib.sha256, [sha for _, sha in digests]))
 
 
-def _join_parts(digests: list[bytes]) -> str:
-    return f"{_md5(b''.join(digests)).hexdigest()}-{len(digests)}"
+def _join(digest: Callable[[bytes], Any], parts: list[bytes]) -> str:
+    """Return the checksum of a file from those of its parts."""
+    return parts[0].hex() if len(parts) == 1 else f"{digest(b''.join(parts)).hexdigest()}-{len(parts)}"
 
 
-def _md5(data: bytes = b"") -> Any:
+def _md5(data: bytes) -> Any:
     return hashlib.md5(data, usedforsecurity=False)
 
 
@@ -94,13 +97,13 @@ def upload_files(folder: Path, names: Iterable[str], into: RemoteFolder, tell: T
 
     def send(name: str) -> tuple[str, RemoteFile]:
         path, told = folder / name, _Told(tell)
-        size, checksum = path.stat().st_size, hashing.submit(compute_checksum, path)
+        file = hashing.submit(describe_file, path)
         # What is surely not there is sent while it is hashed.
-        if name not in there or not _holds(into, name, RemoteFile(size, checksum.result()), there[name]):
+        if name not in there or not _holds(into, name, file.result(), there[name]):
             _put(into.filesystem, path, f"{into.path}/{name}", told)
             sent.append(name)
-        told.finish(size)
-        return name, RemoteFile(size, checksum.result())
+        told.finish(file.result().bytes)
+        return name, file.result()
 
     with explain_errors(into.url), ThreadPoolExecutor(_HASHERS) as hashing:
         # Two listings take the place of two questions for each file: a dump may have thousands of small ones.
@@ -124,17 +127,16 @@ def _list_files(into: RemoteFolder) -> dict[str, Mapping[str, Any]]:
 
 
 def _holds(into: RemoteFolder, name: str, file: RemoteFile, facts: Mapping[str, Any] | None) -> bool:
-    """Tell whether a store has a file with these bytes; it is read only if the store tells no checksum of that kind."""
+    """Tell whether a store has a file with these bytes; it is read only if the store tells no such ETag."""
     if facts is None or facts["size"] != file.bytes:
         return False
     told = str(facts.get("ETag", "")).strip('"')
     # The same bytes, sent in other parts or encrypted with a key, have another ETag; then only the bytes tell.
-    return told == file.checksum or _read_checksum(into.filesystem, f"{into.path}/{name}", file.bytes) == file.checksum
+    return told == file.etag or _read_etag(into.filesystem, f"{into.path}/{name}", file.bytes) == file.etag
 
 
-def _read_checksum(filesystem: AbstractFileSystem, path: str, size: int) -> str:
-    parts = [_md5(filesystem.cat_file(path, start=start, end=end)).digest() for start, end in _split(size)]
-    return parts[0].hex() if size < 2 * PART else _join_parts(parts)
+def _read_etag(filesystem: AbstractFileSystem, path: str, size: int) -> str:
+    return _join(_md5, [_md5(filesystem.cat_file(path, start=start, end=end)).digest() for start, end in _split(size)])
 
 
 def _split(size: int) -> list[tuple[int, int]]:
@@ -216,7 +218,7 @@ def download_files(source: RemoteFolder, files: Mapping[str, RemoteFile], folder
     def fetch(name: str) -> tuple[str, str]:
         path, file = folder / name, files[name]
         problem, told = "", _Told(tell)
-        if not (path.is_file() and path.stat().st_size == file.bytes and compute_checksum(path) == file.checksum):
+        if not (path.is_file() and path.stat().st_size == file.bytes and describe_file(path) == file):
             problem = _fetch(source, name, file, path, told)
         told.finish(file.bytes)
         return name, problem
@@ -235,7 +237,7 @@ def _fetch(source: RemoteFolder, name: str, file: RemoteFile, path: Path, told: 
         except FileNotFoundError:
             part.unlink(missing_ok=True)
             return "is missing"
-        if checksum == file.checksum:
+        if checksum == file.sha256:
             part.replace(path)
             return ""
         part.unlink(missing_ok=True)
@@ -247,7 +249,7 @@ def _fetch_parts(source: RemoteFolder, name: str, size: int, part: Path, told: _
     filesystem, there = source.filesystem, f"{source.path}/{name}"
     have = part.stat().st_size // PART if part.exists() and size >= 2 * PART else 0
     pieces = islice(intake.read_pieces(part, PART), have) if have else ()
-    digests = [_md5(piece).digest() for piece in pieces]
+    digests = [hashlib.sha256(piece).digest() for piece in pieces]
     with part.open("r+b" if have else "wb") as stream, ThreadPoolExecutor(_READ_AHEAD) as pool:
         stream.seek(have * PART)
         stream.truncate()
@@ -257,7 +259,7 @@ def _fetch_parts(source: RemoteFolder, name: str, size: int, part: Path, told: _
                 data: bytes = filesystem.cat_file(there, start=span[0], end=span[1]) if span[1] else b""
                 if span == (0, 0) and not filesystem.exists(there):
                     raise FileNotFoundError(there)
-            return data, _md5(data).digest()
+            return data, hashlib.sha256(data).digest()
 
         waiting = iter(_split(size)[have:])
         ahead = [pool.submit(read, span) for span in islice(waiting, _READ_AHEAD)]
@@ -267,7 +269,7 @@ def _fetch_parts(source: RemoteFolder, name: str, size: int, part: Path, told: _
             told.move(len(data))
             digests.append(digest)
             ahead += [pool.submit(read, span) for span in islice(waiting, 1)]
-    return digests[0].hex() if size < 2 * PART else _join_parts(digests)
+    return _join(hashlib.sha256, digests)
 
 
 def _run_all(work: Callable[[str], Any], names: Iterable[str], size: Callable[[str], int]) -> Iterator[Any]:

@@ -134,7 +134,7 @@ class Uploads:
             "recipe": self.recipe,
             "uploaded": time.time(),
             "seal": seal,
-            "files": {name: [file.bytes, file.checksum] for name, file in files.items()},
+            "files": {name: [file.bytes, file.etag, file.sha256] for name, file in files.items()},
         }
         marker = json.loads(json.dumps(marker))
         marker[CHECKSUM] = checksum_of(marker)
@@ -266,7 +266,7 @@ def _check_marker(marker: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[st
         raise StoreError(f"an upload of a newer precflow (schema {marker['schema']})", next_step="update precflow")
     if marker[CHECKSUM] != checksum_of(marker):
         raise ValueError("it does not have the checksum that it was written with")
-    files = {str(file): RemoteFile(int(size), str(checksum)) for file, (size, checksum) in marker["files"].items()}
+    files = {str(file): RemoteFile(int(size), str(etag), str(sha256)) for file, (size, etag, sha256) in marker["files"].items()}
     if not all(map(stays_below, files)):
         raise ValueError("it names a file outside of its folder")
     return marker["seal"], files

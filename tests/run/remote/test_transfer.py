@@ -1,5 +1,6 @@
 """Files to a store and back: verified, resumed, and without what the store has lost."""
 
+import hashlib
 import threading
 
 import fsspec
@@ -7,7 +8,7 @@ import pytest
 
 from precflow.errors import StoreError
 from precflow.run.remote import transfer
-from precflow.run.remote.transfer import RemoteFolder, compute_checksum, download_files, upload_files
+from precflow.run.remote.transfer import RemoteFolder, describe_file, download_files, upload_files
 
 SMALL, LARGE = b"small", bytes(range(256)) * 4096  # the second is more than two parts, with PART as below
 
@@ -50,7 +51,7 @@ def test_what_comes_back_is_what_was_sent(remote, folder, tmp_path):
     files = upload_files(folder, NAMES, remote, told.append)
     assert sum(told) == sum(file.bytes for file in files.values()) == sum((folder / name).stat().st_size for name in NAMES)
     told.clear()
-    assert files["large"].checksum.partition("-")[2] == ("3" if remote.url.startswith("s3") else "4")
+    assert files["large"].etag.partition("-")[2] == ("3" if remote.url.startswith("s3") else "4")
     assert download_files(remote, files, tmp_path / "back", told.append) == {}
     assert sum(told) == sum(file.bytes for file in files.values())
     assert len(told) > len(files)  # a large file tells of its parts
@@ -113,13 +114,14 @@ def test_a_download_goes_on_where_it_was_cut(remote, folder, tmp_path, monkeypat
     assert asked == []
 
 
-def test_the_checksum_of_a_large_file_is_that_of_its_parts(tmp_path, monkeypatch):
+def test_checksums_of_a_large_file_are_those_of_its_parts(tmp_path, monkeypatch):
     (tmp_path / "x").write_bytes(LARGE)
-    small = compute_checksum(tmp_path / "x")
-    monkeypatch.setattr(transfer, "PART", len(LARGE) // 2)
-    parts = compute_checksum(tmp_path / "x")
-    assert (len(small), parts[-2:]) == (32, "-2")
-    assert small not in parts
+    whole = describe_file(tmp_path / "x")
+    assert (whole.etag, whole.sha256) == (hashlib.md5(LARGE).hexdigest(), hashlib.sha256(LARGE).hexdigest())
+    half = len(LARGE) // 2
+    monkeypatch.setattr(transfer, "PART", half)
+    parts = b"".join(hashlib.md5(part).digest() for part in (LARGE[:half], LARGE[half:]))
+    assert describe_file(tmp_path / "x").etag == f"{hashlib.md5(parts).hexdigest()}-2"
 
 
 def test_small_files_travel_side_by_side(tmp_path, monkeypatch):

@@ -169,7 +169,7 @@ def test_a_result_of_damaged_input_stays_here(shelf, machine):
         (lambda marker: marker.update(recipe="other"), "of recipe other"),
         (lambda marker: marker["seal"].update(key="c" * 10), "under the key dump.reference-aaaaaaaaaa-bbbbbb lies"),
         (lambda marker: marker.update(schema=99), "newer precflow"),
-        (lambda marker: marker["files"].update({"../../x": [1, "0"]}), "outside of its folder"),
+        (lambda marker: marker["files"].update({"../../x": [1, "0", "0"]}), "outside of its folder"),
         (lambda marker: marker.pop("files"), "is damaged"),
         (lambda marker: marker.update(seal=[]), "is damaged"),
     ],
