@@ -88,7 +88,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         findings=[_add_command(job, finding) for finding in _propose(job, findings)],
         whatifs=outcomes,
         operators=operators.read_table(needs),
-        curves=curves.read_outcomes(needs),
+        curves=tuple(curves.read_outcomes(needs)),
         phases=_tell_phases(job, needs, judged, verdict, region),
         settings=find_other_settings(*sides),
         steps=introduced.read_steps(needs),

@@ -63,7 +63,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
     settings: Sequence[str] = (),
     steps: Sequence[ReplayedStep] = (),
     gradients: Sequence[GradientRow] = (),
-    curves: Iterable[CurveOutcome] = (),
+    curves: tuple[CurveOutcome, ...] = (),
 ) -> ReportModel:
     """Return everything that a report shows.
 
@@ -119,10 +119,16 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         emulation=str(target.header.emulate.get("name", "")),
         whatifs=tuple(whatifs),
         operators=tuple(operators),
-        curves=tuple(curves),
+        curves=curves,
         phases=tuple(phases),
         procedure=follow_procedure(
-            reference.header, target.header, phases=phases, differences=differences, settings=settings, steps=steps
+            reference.header,
+            target.header,
+            phases=phases,
+            differences=differences,
+            settings=settings,
+            steps=steps,
+            curves=curves,
         ),
         gradients=tuple(gradients[:MOST_GRADIENTS]),
         details=() if detailed is None else detail_worst(*detailed, rows),

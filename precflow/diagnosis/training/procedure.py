@@ -6,7 +6,7 @@ it inherits that. The checks are answered from what was recorded; one that nothi
     environment, weights, data, hyperparameters     by hash and by name
     loss of step 0, forward, gradients              from the loss backwards
     optimizer                                       its step, computed again from its own gradients
-    loss of step 1, later losses                    what the updated weights lead to
+    loss of step 1, later losses, curves            what the updated weights lead to
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precflow.agent.contract import FORWARD, OPTIMIZER
+from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.training.phases import BACKWARD_PART, DATA, LOSS_LINES, PhaseState
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.header import Header
@@ -50,6 +51,7 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
     differences: Mapping[str, tuple[str, str]],
     settings: Sequence[str],
     steps: Sequence[ReplayedStep],
+    curves: Iterable[CurveOutcome] = (),
 ) -> tuple[Check, ...]:
     """Return the checks in order; none for a run that trains nothing.
 
@@ -60,6 +62,7 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
         differences: Facts of the environment that differ: fact -> (reference, target).
         settings: Settings of the optimizer that differ, in words.
         steps: The optimizer's steps, computed again.
+        curves: What is said about the curves of the run.
     """
     if not phases:
         return ()
@@ -76,6 +79,7 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
         _check_optimizer(state_of[OPTIMIZER], steps),
         _check_loss(reference, target, first + 1, _LATER),
         *_check_later_losses(reference, target, first + 2),
+        *map(_check_curve, curves),
     ]
     return tuple(_end_at_first(checks))
 
@@ -153,6 +157,15 @@ def _check_later_losses(reference: Header, target: Header, first: int) -> list[C
     if not apart[worst]:
         return [Check(name, "agrees", "equal")]
     return [Check(name, "noted", f"at most {apart[worst]:.2g} apart, in step {first + worst}; recipe loss_curves judges them")]
+
+
+def _check_curve(curve: CurveOutcome) -> Check:
+    name, steps = f"curve {curve.name}", f"{curve.found.compared} steps within {curve.standard or 'its limits'}"
+    if curve.verdict == "misaligned":
+        return Check(name, "differs", "; ".join(curve.failed))
+    if curve.verdict == "aligned":
+        return Check(name, "agrees", steps)
+    return Check(name, "not_told", "; ".join(curve.missing) or "nothing was compared")
 
 
 def _check_optimizer(optimizer: PhaseState, steps: Sequence[ReplayedStep]) -> Check:

@@ -1,5 +1,6 @@
 import pytest
 
+from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.training.phases import PhaseState
 from precflow.diagnosis.training.procedure import follow_procedure
 from precflow.diagnosis.training.replay import ReplayedStep
@@ -12,7 +13,7 @@ def header(*, losses=(2.0, 1.0, 0.5), weights="same", dtype="float32"):
     return Header(dtype=dtype, losses=losses, weights=ContentEntries(weights, {}), capture={"step": (0, 1)})
 
 
-def follow(reference=None, target=None, *, states=(), differences=None, settings=(), steps=()):
+def follow(reference=None, target=None, *, states=(), differences=None, settings=(), steps=(), curves=()):
     given = {**dict.fromkeys(PARTS, "aligned"), **dict(states)}
     checks = follow_procedure(
         reference or header(),
@@ -21,6 +22,7 @@ def follow(reference=None, target=None, *, states=(), differences=None, settings
         differences=differences or {},
         settings=settings,
         steps=steps,
+        curves=curves,
     )
     return {one.name: one for one in checks}
 
@@ -103,3 +105,15 @@ def test_losses_in_16_bits_may_be_further_apart():
     low = header(losses=(2.0, 1.0, 0.5), dtype="bfloat16")
     assert differing(follow(header(), header(losses=(2.02, 1.0, 0.5)))) == ["loss of step 0"]
     assert differing(follow(low, header(losses=(2.02, 1.0, 0.5), dtype="bfloat16"))) == []
+
+
+def test_curves_come_last():
+    curves = [
+        CurveOutcome("loss", "aligned", standard="loss_1_percent"),
+        CurveOutcome("grad_norm", "misaligned", failed=("grad_norm differs by 3",)),
+        CurveOutcome("scale", "inconclusive", missing=("it is empty",)),
+    ]
+    checks = follow(curves=curves)
+    assert list(checks)[-3:] == ["curve loss", "curve grad_norm", "curve scale"]
+    assert [check.state for check in list(checks.values())[-3:]] == ["agrees", "differs", "not_told"]
+    assert differing(follow(states={"backward": "starts"}, curves=curves)) == ["gradients, from the loss backwards"]
