@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from precflow.diagnosis.evaluation import PairedCall, find_other_implementations, module_call_of, name_call
 from precflow.diagnosis.evidence.suspect import find_different_arguments
+from precflow.diagnosis.nodes import list_read_inputs
 from precflow.dumps.records import Call, Record
 
 
@@ -78,7 +79,7 @@ def _compare_sources(pair: PairedCall, makers: tuple[Mapping[tuple[int, int, int
     """
     texts = []
     theirs = {record.index: record for record in pair.target.inputs}
-    for record in pair.reference.inputs:
+    for record in list_read_inputs(pair.reference):
         other = theirs.get(record.index)
         if other is None or record.shape != other.shape:
             continue

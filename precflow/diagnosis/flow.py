@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from precflow.agent.contract import BACKWARD, FORWARD, OUTSIDE, ROOT_MODULE
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.interval import OwnInputs
-from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey
+from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, list_read_inputs
 from precflow.diagnosis.unrecorded import Outputs, TensorChange, UnrecordedInputs, find_change, index_outputs
 from precflow.dumps.records import Call, Record
 from precflow.judgement.inputs import JudgeInput
@@ -126,7 +126,7 @@ class Tracer:
 
         A tensor that arrives with the same bits on both sides is passed over: its change cannot explain a difference.
         """
-        for record in (*node.call.inputs, *node.call.outputs):
+        for record in (*list_read_inputs(node.call), *node.call.outputs):
             if not self.is_equal_input(record):
                 other = self._target.get(record.identity)
                 here, there = self._outputs

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OUTSIDE, ROOT_MODULE
 from precflow.diagnosis.collectives import find_givers, order_across_ranks
-from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of
+from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of, list_read_inputs
 from precflow.diagnosis.phases import PhaseEdges
 from precflow.dumps.records import Call, Record
 
@@ -120,7 +120,8 @@ def _find_edges(call: Call, start: CallKey, seen: _SeenOutputs, outside: frozens
     execution order is made only if nothing else is known about any input of the call: a wrong edge would blame the wrong
     call.
     """
-    given = call.outputs if call.phase == GRADIENT else call.inputs  # a gradient's record is what arrived at the parameter
+    # A gradient's record is what arrived at the parameter.
+    given = call.outputs if call.phase == GRADIENT else list_read_inputs(call)
     sources = [_find_source(record, start, seen) for record in given]
     any_known = any(source is not None for source in sources)
     for record, source in zip(given, sources, strict=True):

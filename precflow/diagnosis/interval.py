@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from precflow.agent.contract import BACKWARD, GRADIENT, OUTPUT, Identity
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.graph import build_graph
-from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey
+from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey, list_read_inputs
 from precflow.dumps.records import Call, Record
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
@@ -181,7 +181,7 @@ class OwnInputs:
             for other, record in given:
                 yield record, [edge.source for edge in other.edges if edge.record is record and edge.source is not None]
             return
-        for record in call.inputs:
+        for record in list_read_inputs(call):
             if not record.weight:
                 yield record, sources.get(id(record), ())
 

@@ -44,6 +44,33 @@ class CallNode:
     inside: tuple[CallKey, ...]
 
 
+_ADD_TO_A_PRODUCT = frozenset("addmm addmv addr addbmm baddbmm".split())
+
+
+def list_read_inputs(call: Call) -> tuple[Record, ...]:
+    """Return the inputs of a call whose values count.
+
+    With ``beta=0``, ``baddbmm`` does not read its first input, which many attentions make with ``torch.empty``: whatever is in
+    that memory differs between the sides and says nothing.
+    """
+    adds = call.operator.removeprefix("aten.").rstrip("_") in _ADD_TO_A_PRODUCT
+    if not adds or not _is_zero(call.arguments.get("beta", "1")):
+        return call.inputs
+    return tuple(record for record in call.inputs if record.index not in {"0", "input", "self"})
+
+
+def _is_zero(text: str) -> bool:
+    """Tell whether an argument is the number 0.
+
+    >>> _is_zero("0"), _is_zero("0.0"), _is_zero("beta")
+    (True, True, False)
+    """
+    try:
+        return float(text) == 0.0
+    except ValueError:
+        return False
+
+
 def key_of(call: Call) -> CallKey:
     """Return rank, step and order."""
     return (call.rank, call.step, call.order)

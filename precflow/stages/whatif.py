@@ -40,11 +40,14 @@ from precflow.diagnosis.advice.whatif import (
     narrow,
 )
 from precflow.diagnosis.advice.whatif_files import WhatIf
+from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.findings import Suspect
 from precflow.dumps.paired import see_through_rules
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import dump_request
 from precflow.errors import SideError
+from precflow.judgement.floors import find_floors_of_inputs
+from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.judge import judge
 from precflow.stages import introduced, noise
 from precflow.stages.advise import collect_evidence, read_findings
@@ -158,6 +161,13 @@ class _Runs:
         returned = [record for record in judged if parse_identity(record)[0::2][:2] == (ROOT_MODULE, "")]
         return returned or judged[-1:]
 
+    @functools.cached_property
+    def choices(self) -> list[str]:
+        """Identity texts of the choices that are near ties in the run: without them, what depends on them would fail."""
+        exact = {measure.record for measure in self.measures if measure.exact}
+        judged, _, _ = introduced.read_conclusion(self.needs)
+        return [one.record for one in judged if one.status == "near_tie" and one.record in exact]
+
     def run(self, arms: Arms, *, everything: bool = False, rounds: int = 0) -> dict[str, ArmRun]:
         """Run arms in one process, after one without any change, and return what was measured of each.
 
@@ -196,7 +206,8 @@ class _Runs:
         )
         capture = {**request["capture"], "weights": LEFT_OUT, "budget": 0}
         if not everything:
-            modules = {parse_identity(record).module for record in (*(suspect.record for suspect in self.suspects), *self.ends)}
+            records = (*(suspect.record for suspect in self.suspects), *self.ends, *self.choices)
+            modules = {parse_identity(record).module for record in records}
             capture["scope"] = sorted(literal_pattern(module_text(module)) for module in modules)
         listed = [{"name": name, "changes": list(changes)} for name, changes in {UNCHANGED: [], **arms}.items()]
         return {
@@ -218,23 +229,33 @@ class _Runs:
         )
         executor = choose_executor(job, DeclaredMetrics({}, job.trusted, job.import_paths))
         measures = compare(reference, target, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))
-        if not everything:
-            wanted = {*(suspect.record for suspect in self.suspects), *self.ends}
-            measures = [measure for measure in measures if measure.record in wanted]
         dtypes = find_dtypes(reference, target, measures)
+        folders = job.team.get("standard", ())
+        floors = noise.read_floors(self.needs[noise.NAME]) if noise.NAME in self.needs else {}
+        inputs = make_input_judge(
+            reference,
+            target,
+            job.config.tolerance,
+            reference_dtype=dtypes[0],
+            target_dtype=dtypes[1],
+            folders=folders,
+            find_floor=find_floors_of_inputs(reference.calls(), floors),
+        )
         judged, _ = judge(
             measures,
             job.config,
             reference_dtype=dtypes[0],
             target_dtype=dtypes[1],
             today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
-            folders=job.team.get("standard", ()),
-            floors=noise.read_floors(self.needs[noise.NAME]) if noise.NAME in self.needs else {},
+            folders=folders,
+            floors=floors,
+            settle_choices=make_settler(reference, target, inputs, floors),
         )
         errors = {measure.record: measure.metrics.get("relative_l2") for measure in measures}
+        wanted = {*(suspect.record for suspect in self.suspects), *self.ends} if not everything else errors.keys()
         return ArmRun(
-            errors={record: float(error) for record, error in errors.items() if error is not None},
-            statuses={record.record: record.status for record in judged},
+            errors={record: float(error) for record, error in errors.items() if error is not None and record in wanted},
+            statuses={record.record: record.status for record in judged if record.record in wanted},
             seconds=float(facts["seconds"] or 0.0),
         )
 

@@ -45,21 +45,31 @@ class Agent:
 
 
 @pytest.fixture
-def tried(pair, made, job_of, tmp_path, monkeypatch):
+def try_over(made, job_of, tmp_path, monkeypatch):
+    """Return a function that takes two dumps, and returns one that runs the stage for a word over them."""
+
+    def over(dumps):
+        folders = made(dumps, STAGES, until="advise")
+        job = job_of(dumps)
+
+        def run(word, agent, number=0):
+            monkeypatch.setattr(whatif, "ask_agent", agent)
+            stage = whatif.stage(word, second_pass=False, evaluates=False, floors=False)
+            folder = tmp_path / f"{word}{number}"
+            folder.mkdir(exist_ok=True)
+            result = stage.make(job, folder, folders)
+            folders[stage.name] = folder
+            return result, read_lines(folder / whatif.OUTCOMES_FILE, whatif.Outcome), folders, job
+
+        return run
+
+    return over
+
+
+@pytest.fixture
+def tried(pair, try_over):
     """Return a function that runs the stage for a word over a pair that differs at ``fc2``, and returns its outcomes."""
-    folders = made(pair(factor=1.01), STAGES, until="advise")
-    job = job_of(pair("again", factor=1.01))
-
-    def run(word, agent, number=0):
-        monkeypatch.setattr(whatif, "ask_agent", agent)
-        stage = whatif.stage(word, second_pass=False, evaluates=False, floors=False)
-        folder = tmp_path / f"{word}{number}"
-        folder.mkdir(exist_ok=True)
-        result = stage.make(job, folder, folders)
-        folders[stage.name] = folder
-        return result, read_lines(folder / whatif.OUTCOMES_FILE, whatif.Outcome), folders, job
-
-    return run
+    return try_over(pair(factor=1.01))
 
 
 def test_a_mend_is_confirmed_beside_the_run_without_it(tried):
@@ -151,3 +161,40 @@ def test_each_word_is_a_stage_of_its_own_before_the_report(pair, job_of):
     elsewhere = replace(runs_here, sides=("reference",))
     for without in (config, elsewhere, replace(runs_here, stages=("dump",))):
         assert not any(stage.kind == "whatif" for stage in registry.instances(without))
+
+
+LOGITS = np.array([[0.3, 0.7, 0.1], [0.5, np.nextafter(np.float32(0.5), np.float32(0)), 0.1]], np.float32)
+
+
+def route(dump, *, flipped=False):
+    """Add a router whose second choice is a near tie, and the expert that gets what it chooses."""
+    logits = np.stack([LOGITS[0], LOGITS[1, [1, 0, 2]]]) if flipped else LOGITS
+    chosen = logits.argmax(-1)
+    dump.call("gate", "argmax", [chosen], [logits], arguments={"dim": "-1"})
+    dump.call("expert", "embedding", [HIDDEN[chosen]], [chosen])
+
+
+@pytest.fixture
+def routed(try_over, tmp_path, monkeypatch):
+    """Return the same function over a pair with a router behind it, which chooses otherwise on the target and in every arm."""
+    for side, factor in (("reference", 1.0), ("target", 1.01)):
+        dump = builder.DumpBuilder(tmp_path / "routed" / side, side=side)
+        dump.call("fc1", "linear", [HIDDEN], [HIDDEN])
+        dump.call("fc2", "linear", [HIDDEN * np.float32(factor) + 1], [HIDDEN])
+        route(dump, flipped=side == "target")
+        dump.write()
+    run = try_over(tmp_path / "routed")
+    write = builder.DumpBuilder.write
+    monkeypatch.setattr(builder.DumpBuilder, "write", lambda dump: (route(dump, flipped=True), write(dump)))
+    return run
+
+
+def test_a_near_tie_in_an_arm_is_no_failure(routed):
+    _, (outcome,), _, _ = routed("cheapest", Agent())
+    assert (outcome.outcome, outcome.suspects) == ("confirmed", ("fc2 / linear",))
+
+
+def test_an_arm_records_the_choices_that_are_near_ties(routed):
+    agent = Agent()
+    routed("suspects_in_float64", agent)
+    assert agent.requests[0]["capture"]["scope"] == ["expert", "fc2", "gate"]

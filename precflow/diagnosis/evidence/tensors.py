@@ -24,6 +24,7 @@ from precflow.comparison.fused.value_classes import (
 )
 from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.localize import DumpWithCalls
+from precflow.diagnosis.nodes import list_read_inputs
 from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
@@ -99,17 +100,20 @@ class ObservedCall:
     @property
     def inputs_equal(self) -> bool:
         """Every input has the same bits on both sides, and there is at least one."""
-        if self.target is None or not self.reference.inputs or len(self.reference.inputs) != len(self.target.inputs):
+        if self.target is None:
+            return False
+        here, there = list_read_inputs(self.reference), list_read_inputs(self.target)
+        if not here or len(here) != len(there):
             return False
         # The gradient of a first layer has only weights for inputs: what arrived from behind was not recorded, so that equal
         # weights do not mean equal inputs.
-        if self.reference.phase != "forward" and all(record.weight for record in self.reference.inputs):
+        if self.reference.phase != "forward" and all(record.weight for record in here):
             return False
         # Of a weight whose content one side did not keep, the headers have the hashes.
         return all(
             (one.content or one.weight)
             and (one.content == other.content or (one.weight and other.weight and not (one.content and other.content)))
-            for one, other in zip(self.reference.inputs, self.target.inputs, strict=True)
+            for one, other in zip(here, there, strict=True)
         )
 
     @property
@@ -128,7 +132,7 @@ class ObservedCall:
 
     def _pair_inputs(self) -> Iterator[tuple[Record, Record]]:
         theirs = {record.index: record for record in self.target.inputs} if self.target is not None else {}
-        return ((record, theirs[record.index]) for record in self.reference.inputs if record.index in theirs)
+        return ((record, theirs[record.index]) for record in list_read_inputs(self.reference) if record.index in theirs)
 
 
 def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) -> list[ObservedCall]:
@@ -170,7 +174,8 @@ def _observe_call(reference: Readable, target: Readable, suspect: Suspect, call:
     records = () if other is None else (*other.inputs, *other.outputs)
     theirs: Mapping[Identity, Record] = {record.identity: record for record in records}
     record = next(record for record in call.outputs if record.text == suspect.record)
-    pairs = [read_pair(reference, target, given, theirs.get(given.identity)) for given in call.inputs if not given.weight]
+    inputs = [given for given in list_read_inputs(call) if not given.weight]
+    pairs = [read_pair(reference, target, given, theirs.get(given.identity)) for given in inputs]
     return ObservedCall(
         suspect=suspect,
         reference=call,
