@@ -7,9 +7,10 @@ import pytest
 
 from precflow.config.composition import compose
 from precflow.config.schema import Operators
+from precflow.diagnosis.training.gradients import Gradients
 from precflow.errors import ConfigError
 from precflow.stages import operators, registry, report
-from precflow.stages.artifacts import write_lines
+from precflow.stages.artifacts import write_lines, write_value
 
 STAGES = "stages=[dump,determinism,compare,judge,localize,advise,report]"  # `introduced` would start an agent
 UNARY = {
@@ -30,7 +31,9 @@ def tabulated(pair, made, job_of, tmp_path, monkeypatch):
     folders = made(pair(factor=1.01), STAGES, until="advise")
     folders["introduced"] = tmp_path / "introduced"
     folders["introduced"].mkdir()
-    write_lines(folders["introduced"] / "introduced.jsonl", [])
+    for name in ("introduced.jsonl", "optimizer_steps.jsonl"):
+        write_lines(folders["introduced"] / name, [])
+    write_value(folders["introduced"] / "gradients.json", Gradients())
     for name, stage in (("judged.jsonl", "judge"), ("verdict.json", "judge"), ("region.json", "localize")):
         (folders["introduced"] / name).write_bytes((folders[stage] / name).read_bytes())
     asked = []
