@@ -94,6 +94,7 @@ def test_the_dimension_is_that_of_the_call():
     assert (by_column.near, by_column.differing) == (True, 0)
     flat = examine("argmax", {}, inputs(SCORES, NEARER), np.array(4), np.array(4))
     assert (flat.near, flat.total) == (True, 1)
+    assert (flat.differing, flat.margin, flat.noise) == (0, 0.0, 0.0)
     kept = examine("max", {"dim": "1", "keepdim": "True"}, inputs(SCORES, NEARER), one[:, None], one[:, None])
     assert kept.total == 2
 
