@@ -12,7 +12,7 @@ import pytest
 import warm
 from hypothesis import settings
 
-settings.register_profile("precflow")  # how long an example takes says how busy the machine is
+settings.register_profile("precflow", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("precflow")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has what it starts in the background ignore interrupts
     signal.signal(signal.SIGINT, signal.default_int_handler)

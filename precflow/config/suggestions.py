@@ -29,6 +29,8 @@ _SPOKEN = {
     "mse": "rmse",
 }
 
+_MUCH_LESS = 0.25  # `our_vison` is 0.95 like our_vision and 0.5 like loss_curves: nobody who wrote it meant the second
+
 
 def find_near(word: str, known: Iterable[str], *, most: int = 3, alike: float = 0.6) -> list[str]:
     """Return up to ``most`` known words that look like the given one, best first; usual short forms such as ``bf16`` count.
@@ -48,7 +50,8 @@ def find_near(word: str, known: Iterable[str], *, most: int = 3, alike: float = 
         return [spoken]
     folded = {other.casefold(): other for other in words}
     matches = difflib.get_close_matches(word.casefold(), list(folded), n=most, cutoff=alike)
-    return [folded[name] for name in matches]
+    likeness = [difflib.SequenceMatcher(None, word.casefold(), name).ratio() for name in matches]
+    return [folded[name] for name, alike in zip(matches, likeness, strict=True) if alike > likeness[0] - _MUCH_LESS]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -171,7 +171,7 @@ def plural(value: int, one: str, many: str = "") -> str:
 def describe_age(seconds: float) -> str:
     """Return how long ago something was, in the largest unit that fits; ``""`` for less than an hour.
 
-    >>> describe_age(59 * 60), describe_age(3 * 3600), describe_age(12.4 * 86400), describe_age(1.2 * 86400)
+    >>> describe_age(59 * 60), describe_age(3 * 3600), describe_age(12.4 * 86400), describe_age(29.5 * 3600)
     ('', '3 hours ago', '12 days ago', '29 hours ago')
     """
     hours = int(seconds // 3600)

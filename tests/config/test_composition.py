@@ -118,10 +118,10 @@ def test_a_config_dir_brings_every_group(tmp_path):
 
 
 def test_a_missing_recipe_names_neighbours_and_folders(team):
-    team("training", "about: {title: x}")
+    team("our_vision", "about: {title: x}")
     with pytest.raises(ConfigError) as refused:
-        compose(["+recipe=trainin"])
-    assert "Did you mean  training ?" in str(refused.value)
+        compose(["+recipe=our_vison"])
+    assert "Did you mean  our_vision ?" in str(refused.value)
     assert "Searched: recipes, " in str(refused.value)
 
 

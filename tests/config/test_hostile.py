@@ -381,7 +381,7 @@ def test_files_are_kept_from_below_the_folder_of_the_script_only(team, pattern):
         composition.compose(["+recipe=r", "workload.script=train.py"], complete=False)
 
 
-LATER_KEYS = ("reference.layout determinism.shuffle determinism.data capture.slowdown curves").split()
+LATER_KEYS = ("reference.layout determinism.shuffle determinism.data capture.slowdown").split()
 TEAM = """
 defaults: [base, override /capture: escalating, _self_]
 about: {title: 7B pre-training, owner: llm}
@@ -401,7 +401,7 @@ target:
 determinism: {seed: script, algorithms: when_needed, shuffle: removed, data: recorded}
 capture: {level: [module], phase: [forward, backward], step: [0, 1], rank: [0, 7], budget: 60GB, slowdown: 3x}
 curves:
-  loss: {pattern: 'iteration +(?P<step>\\d+)/.* lm loss: (?P<value>\\S+)', steps: 2000}
+  loss: {pattern: 'iteration +(?P<step>\\d+)/.* lm loss: (?P<value>\\S+)', steps: 2000, standard: mindformers_migration}
 tolerance:
   standards: [of_tomorrow]
   rules: [{match: "*.router.*", phase: gradient, relative_l2: 5%, because: ties}]

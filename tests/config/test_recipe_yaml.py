@@ -44,7 +44,8 @@ def test_each_line_has_its_path():
 def test_defaults_are_filled_in_the_order_of_the_schema():
     data = fill_defaults({"target": {"dtype": "float16"}, "about": {"title": "t"}})
     assert list(data)[:2] == ["about", "environment"]
-    assert data["target"] == {"device": ["cpu"], "dtype": "float16"}
+    assert list(data["target"])[:1] == ["device"]
+    assert data["target"]["dtype"] == "float16"
     assert data["capture"]["timeout"] == "1h"
     assert "budget" not in data["capture"]
 
@@ -57,7 +58,8 @@ def test_what_a_site_said_is_not_in_the_locked_recipe():
     recipe = keep_portable(data, mark)
     assert "site" not in recipe
     assert "store" not in recipe
-    assert recipe["target"] == {"device": ["cpu"], "dtype": "float16"}
+    assert not {"variables", "interpreter"} & set(recipe["target"])
+    assert recipe["target"]["dtype"] == "float16"
 
 
 def test_a_margin_is_the_place_of_the_line():

@@ -66,4 +66,6 @@ def test_what_is_not_found_names_neighbours_and_folders(team, tmp_path):
     assert "Did you mean  sd_text_encoder ?" in said
     assert "Searched: recipes, " in said
     assert "no such file" in search_path.describe_not_found("recipe", "./mine.yaml", search_path.list_folders())
-    assert "There are:" in search_path.describe_not_found("recipe", "qqqqqqqq", search_path.list_folders())
+    assert "See `precflow ls`." in search_path.describe_not_found("recipe", "qqqqqqqq", search_path.list_folders())
+    few = [folder for folder in search_path.list_folders() if folder.origin != search_path.SHIPPED]
+    assert "There are: x." in search_path.describe_not_found("recipe", "qqqqqqqq", few)
