@@ -29,6 +29,7 @@ FACTS_FILE = "facts.json"  # what action "environment" writes
 LOG_FILE = "agent.log"
 RANK_LOG_FILE = "agent-rank%d.log"  # of the ranks from 1 on that the agent itself has started
 RANK_FILE = "rank%d.json"  # what a rank from 1 on leaves for rank 0, which removes it when it seals the dump
+LAST_CALL_FILE, LAST_CALL_BYTES = "last-call-rank%d", 2048  # the call that a rank began last, until its dump is sealed
 OUTPUT_FILE = "output.log"  # beside the dump of a script: what the script printed
 OUTPUT_OF_RANK = "output-rank%d.log"  # the same of the ranks from 1 on
 FILES_FOLDER = "files"  # beside the dump of a script: files that the script wrote

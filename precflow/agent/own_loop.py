@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from precflow.agent.devices.protocol import Device
 
 OneOrMore = Union[str, Sequence[str]]
-_DUMP_FILES = re.compile(r"%s|%s|facts\.json|agent\.log|rank\d+|writer-rank\d+\.lock|.*\.part" % (HEADER_FILE, ERROR_FILE))
+_DUMP_FILES = re.compile(
+    r"%s|%s|facts\.json|agent\.log|rank\d+|(writer-rank\d+\.lock)|(last-call-rank\d+)|.*\.part" % (HEADER_FILE, ERROR_FILE)
+)
 
 
 def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the same names

@@ -316,6 +316,12 @@ class Capture:
         "weights can be computed again from the dump.",
         LEFT_OUT,
     )
+    debug: str = key(
+        "",
+        "`blocking` makes devices wait for each call (CUDA_LAUNCH_BLOCKING, ASCEND_LAUNCH_BLOCKING), so that a crash shows "
+        "at the call that caused it.",
+        "blocking",
+    )
     timeout: Seconds = key(Seconds(3600.0), "A side that takes longer than this is stopped; 0 is no limit.", "2h")
 
 

@@ -49,7 +49,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "target": _SIDE,
     "target.mixed_precision": _MIXED_PRECISION,
     "determinism": "seed algorithms random_numbers dropout repeat",
-    "capture": "level phase scope step rank detail budget keep_last fine weights timeout",
+    "capture": "level phase scope step rank detail budget keep_last fine weights timeout debug",
     "capture.rules": "match class operator level phase step rank detail slices sample because",
     "metrics": "*",
     "tolerance": f"standards fills {_LIMITS}",

@@ -47,6 +47,7 @@ WORDS = {
     "Determinism.dropout": ("removed", "kept"),
     "Capture.level": LEVELS,
     "Capture.phase": PHASES,
+    "Capture.debug": ("", "blocking"),
     "Capture.detail": (*DETAILS, ESCALATING),
     "Capture.weights": WEIGHTS_CHOICES,
     "CaptureRule.level": LEVELS,

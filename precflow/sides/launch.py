@@ -22,6 +22,8 @@ from precflow.agent.contract import (
     EVALUATED_FILE,
     FACTS_FILE,
     HEADER_FILE,
+    LAST_CALL_BYTES,
+    LAST_CALL_FILE,
     LOG_FILE,
     NOISE_FILE,
     RANK_LOG_FILE,
@@ -194,7 +196,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     lines = read_last_lines(folder, log_of(late))
     if outcome.timed_out:
         message = f"the {name} side did not finish within {timeout:g} s and was stopped"
-        message += outcome.ranks.describe_waiting(late)
+        message += outcome.ranks.describe_waiting(late) + describe_last_call(folder, late or 0)
         raise SideError(message, log=lines, next_step="allow it more time: capture.timeout=2h")
     if late is not None:
         message, next_step = outcome.ranks.describe_failure(late, int(request.get("ranks", 1)))
@@ -202,7 +204,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     _check_end(agent.process.returncode if outcome.code is None else outcome.code, outcome, name, folder)
     if not (folder / _RESULT_FILES[str(request["action"])]).is_file():
         raise SideError(
-            f"the agent of the {name} side ended without a result",
+            f"the agent of the {name} side ended without a result{describe_last_call(folder)}",
             log=read_last_lines(folder),
             next_step="does the workload end its process, as os._exit does? look into the log",
         )
@@ -414,4 +416,18 @@ def _check_end(code: int, outcome: _Outcome, name: str, folder: Path) -> None:
     number = -code if code < 0 else code - 128  # signal 9 is -9 for Python and 137 for a shell
     killer = signal.Signals(number).name if number in set(signal.Signals) else ""
     why = f"was killed by {killer}" if killer else f"ended with exit code {code}"
-    raise SideError(f"the agent of the {name} side {why}", log=read_last_lines(folder), next_step=_NEXT_STEPS.get(killer, ""))
+    message = f"the agent of the {name} side {why}{describe_last_call(folder)}"
+    raise SideError(message, log=read_last_lines(folder), next_step=_NEXT_STEPS.get(killer, ""))
+
+
+def describe_last_call(folder: Path, rank: int = 0) -> str:
+    """Return the call that a rank began last and never ended, as the end of a sentence; ``""`` if none was recorded."""
+    try:
+        text = (
+            intake.read_bytes(folder / (LAST_CALL_FILE % rank), LAST_CALL_BYTES).partition(b"\0")[0].decode("utf-8", "replace")
+        )
+        step, phase, module, operator, place = redaction.redact_text(text).split("\n")
+    except (OSError, ValueError):
+        return ""
+    what = f"{module} / {operator}" if operator else module
+    return f"; the last call that it began: {what} ({phase} of step {step}){f' at {place}' if place else ''}"

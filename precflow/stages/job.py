@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from precflow.config.schema import RunConfig, Side
 from precflow.sides.launch import Agents, run_agent
 
+_BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1", "ASCEND_LAUNCH_BLOCKING": "1"}  # read when the device's library is loaded
+
 
 @dataclass(frozen=True)
 class Job:
@@ -66,7 +68,7 @@ def ask_agent(job: Job, side: str, request: Mapping[str, Any], folder: Path) -> 
         request,
         side=settings,
         folder=folder,
-        variables=settings.variables,
+        variables={**(_BLOCKING if job.config.capture.debug else {}), **settings.variables},
         timeout=job.config.capture.timeout,
         on_progress=job.say,
         on_amount=job.advance,

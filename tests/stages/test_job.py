@@ -24,3 +24,15 @@ def test_the_side_and_the_timeout_are_the_recipes(pair, job_of, monkeypatch, tmp
     assert (seen["timeout"], seen["folder"]) == (300.0, tmp_path)
     assert seen["side"] is job.side("target")
     assert seen["agents"] is job.agents
+
+
+def test_debugging_makes_devices_wait_and_variables_of_the_side_win(pair, job_of, monkeypatch, tmp_path):
+    given = []
+    monkeypatch.setattr(job_module, "run_agent", lambda request, **options: given.append(options["variables"]))
+    job = job_of(pair(), "capture.debug=blocking", "target.variables.CUDA_LAUNCH_BLOCKING=0")
+    for side in ("reference", "target"):
+        ask_agent(job, side, {}, tmp_path)
+    assert given == [
+        {"CUDA_LAUNCH_BLOCKING": "1", "ASCEND_LAUNCH_BLOCKING": "1"},
+        {"CUDA_LAUNCH_BLOCKING": "0", "ASCEND_LAUNCH_BLOCKING": "1"},
+    ]

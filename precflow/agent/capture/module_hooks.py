@@ -197,6 +197,7 @@ class ModuleRecorder:
         if module_call.is_recorded:
             module_call.given_versions = [(tensor, version_of(tensor)) for _, tensor in tensors]
             module_call.inputs = self._lines.describe(tensors, store=True, choice=module_call.choice)
+            self._lines.note_running(module_call.module, "", module_call.site)
         if self._graph is not None:
             self._graph.enter(module_call, tensors)
 

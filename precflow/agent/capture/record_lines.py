@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple
 
 from precflow.agent.capture.lineage import Sources, Storages, read_state
 from precflow.agent.capture.measurement_cache import NO_CONTENT, MeasurementCache
-from precflow.agent.contract import NONE, Identity, identity_text, operator_of
+from precflow.agent.contract import FORWARD, NONE, Identity, identity_text, module_text, operator_of
 from precflow.agent.measure.content_id import dtype_name
 from precflow.agent.measure.parts import choose_part
 from precflow.agent.selection import Choice
@@ -187,6 +187,20 @@ class Lines:
             }
             records.append(record)
         return records
+
+    def note_running(self, module: str, operator: str, site: int, phase: str = FORWARD) -> None:
+        """Note a call that is about to run, for the case that this process does not survive it.
+
+        Args:
+            module: The module that runs, or that calls the operator.
+            operator: Canonical name; ``""`` for the module itself.
+            site: Number of the call site.
+            phase: ``forward`` or ``backward``.
+        """
+        if self._writer is not None:
+            sites = self._writer.sites
+            place = sites[site] if 0 <= site < len(sites) else ""
+            self._writer.note_running("\n".join((str(self._step), phase, module_text(module), operator, place)))
 
     def note_write(self, tensor: torch.Tensor) -> None:
         """Note that a call wrote to the tensor's memory: it is measured again when it comes next."""

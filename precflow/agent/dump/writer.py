@@ -12,6 +12,7 @@ from precflow.agent import redaction
 from precflow.agent.contract import DIGEST_SIZE, DUMP_SCHEMA, EMPTY_HEADER, ERROR_FILE, HEADER_FILE
 from precflow.agent.dump.background import QUEUE_BYTES, Background
 from precflow.agent.dump.finished_steps import FinishedStep, FinishedSteps
+from precflow.agent.dump.last_call import LastCall
 from precflow.agent.dump.last_steps import Alarm, is_finite
 from precflow.agent.dump.lock import WriterLock
 from precflow.agent.dump.shard import TensorEntry, storable
@@ -84,6 +85,11 @@ class Writer:
         self._locks: Dict[int, WriterLock] = {}
         self._rank = rank
         self._begin(rank, resume=resume)
+        self._last_call = LastCall(self.folder, rank)
+
+    def note_running(self, text: str) -> None:
+        """Note a call that begins now; the judge reads it if this process never comes to its end."""
+        self._last_call.note(text)
 
     def open_step(self, step: int, rank: int) -> None:
         """Start the files of a step and close the step before it; does nothing if this step is open already.
@@ -317,6 +323,7 @@ class Writer:
             step.counts[name] += count
 
     def _release(self) -> None:
+        self._last_call.close()
         if self._background is not None:
             self._background.close()
         for lock in self._locks.values():
