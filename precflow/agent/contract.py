@@ -123,6 +123,8 @@ DETAIL_FACTS: Dict[str, Detail] = {
 DETAILS = tuple(DETAIL_FACTS)
 NONE = "none"  # a recipe's rule with this detail: such calls are not recorded
 
+WHEN_NEEDED = "when_needed"  # `determinism.algorithms`: deterministic ones only if two runs of a side differ
+
 KEPT, LEFT_OUT = WEIGHTS_CHOICES = ("kept", "left_out")  # `capture.weights`: whether detail `tensors` stores weights
 
 MIXED_LEVELS = O1, O2 = ("O1", "O2")  # of mixed precision, as apex means them

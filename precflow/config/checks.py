@@ -32,6 +32,7 @@ from precflow.agent.contract import (
     MODULE,
     OPERATOR,
     OPTIMIZER,
+    WHEN_NEEDED,
     is_scale,
 )
 from precflow.agent.sampling import parse_slices
@@ -403,6 +404,8 @@ def _check_script(config: RunConfig) -> PathProblems:
         for section, key in of_script:
             if getattr(getattr(config, section), key) != getattr(getattr(RunConfig(), section), key):
                 yield (section, key), "is for a script, and workload.script is not set"
+        if config.determinism.algorithms == WHEN_NEEDED:
+            yield ("determinism", "algorithms"), f"`{WHEN_NEEDED}` is for a script, and workload.script is not set"
         if str(config.determinism.seed) == UNSEEDED and workload.model:
             yield ("determinism", "seed"), f"`{UNSEEDED}` is for a script: a workload of functions needs a number"
         return
@@ -411,6 +414,8 @@ def _check_script(config: RunConfig) -> PathProblems:
         for path, message in _NOT_OF_SCRIPTS.items()
         if (config.whatif if path == ("whatif",) else getattr(workload, path[-1])) not in (None, {}, ())
     )
+    if config.determinism.algorithms == WHEN_NEEDED and not config.determinism.repeat:
+        yield ("determinism", "algorithms"), f"`{WHEN_NEEDED}` needs two runs of a side to compare: determinism.repeat=true"
     for number, pattern in enumerate(workload.files):
         if pattern.startswith(("/", "~")) or ".." in pattern.replace("\\", "/").split("/"):
             yield ("workload", "files", str(number)), "leaves the folder that the script runs in: name files below it"

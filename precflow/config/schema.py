@@ -242,7 +242,7 @@ class Determinism:
     algorithms: str = key(
         "warn",
         "Deterministic algorithms: `strict` refuses operators that have none, `warn` names them, `native` leaves the switch as "
-        "it is.",
+        "it is. `when_needed`, for a script that is run twice (`repeat`): `native`, and `warn` only if the two runs differ.",
         "strict",
     )
     random_numbers: str = key(

@@ -5,7 +5,17 @@ Keys are ``Dataclass.field``. A field that holds a list allows these words as it
 
 from __future__ import annotations
 
-from precflow.agent.contract import DETAILS, DEVICE_KINDS, LEVELS, MIXED_LEVELS, MIXED_TYPES, NONE, PHASES, WEIGHTS_CHOICES
+from precflow.agent.contract import (
+    DETAILS,
+    DEVICE_KINDS,
+    LEVELS,
+    MIXED_LEVELS,
+    MIXED_TYPES,
+    NONE,
+    PHASES,
+    WEIGHTS_CHOICES,
+    WHEN_NEEDED,
+)
 from precflow.config import standards
 from precflow.config.schema import SIDES
 from precflow.metrics import LIMITED, METRICS
@@ -42,7 +52,7 @@ WORDS = {
     "Side.dtype": _DTYPES,
     "MixedPrecision.level": ("", *MIXED_LEVELS),
     "MixedPrecision.dtype": MIXED_TYPES,
-    "Determinism.algorithms": ("strict", "warn", "native"),
+    "Determinism.algorithms": ("strict", "warn", "native", WHEN_NEEDED),
     "Determinism.random_numbers": ("cpu", "device"),
     "Determinism.dropout": ("removed", "kept"),
     "Capture.level": LEVELS,

@@ -10,7 +10,7 @@ from typing import Any
 
 from precflow import keys
 from precflow.agent import intake, redaction
-from precflow.agent.contract import CHECKSUM, HEADER_FILE
+from precflow.agent.contract import CHECKSUM, HEADER_FILE, NONE, WHEN_NEEDED
 from precflow.config.trust import TARGET
 from precflow.config.vocabulary import SEEDED, names_file
 from precflow.dumps.reader import Dump
@@ -139,7 +139,10 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
         region=region,
         resume=any(folder.glob("rank*")),  # a killed attempt left these; its finished steps are not run again
     )
-    ask_agent(job, side, request, folder)
+    if job.config.workload.script:
+        _run_script(side, job, request, folder)
+    else:
+        ask_agent(job, side, request, folder)
     header = Dump.open(folder).header
     words = [f"{header.counts['records']} records", f"{header.counts['bytes'] / 1e6:.0f} MB"]
     if header.script:
@@ -152,6 +155,37 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
         idle = [f"capture.rules[{number}]" for number in header.capture.get("unmatched", ())]
         words += [f"{', '.join(idle)} matched no call"] if idle else []
     return StageResult(note=", ".join(words), seal=identify(folder))
+
+
+def _run_script(side: str, job: Job, request: Mapping[str, Any], folder: Path) -> None:
+    """Run a script, twice if it is to be compared with itself: each run needs a process of its own.
+
+    With ``when_needed`` it is run with deterministic algorithms, twice again, if the two runs differ.
+    """
+    determinism, capture = request["determinism"], request["capture"]
+    ways = ("native", "warn") if determinism["algorithms"] == WHEN_NEEDED else (determinism["algorithms"],)
+    # The first run has to show whether the bits are the same. Statistics are compared as they are: they come without bits.
+    details = {capture["detail"], *(rule.get("detail") or capture["detail"] for rule in capture["rules"])}
+    less = {**capture, "budget": 0}
+    if "statistics" not in details:
+        less = {**less, "detail": "digest", "rules": [_as_digest(rule) for rule in capture["rules"]]}
+    first = folder / "first"
+    for way in ways:
+        asked = {**request, "determinism": {**determinism, "algorithms": way}, "resume": False}
+        if determinism["repeat"]:
+            shutil.rmtree(first, ignore_errors=True)
+            first.mkdir()
+            ask_agent(job, side, {**asked, "output": str(first.resolve()), "capture": less}, first)
+            asked = {**asked, "first_run": str(first.resolve())}
+        ask_agent(job, side, asked, folder)
+        shutil.rmtree(first, ignore_errors=True)
+        if not Dump.open(folder).header.repeat.different:
+            break
+
+
+def _as_digest(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a rule of the capture that keeps digests of what it kept more of."""
+    return {**rule, "detail": NONE if rule.get("detail") == NONE else "digest", "slices": "", "sample": 1.0}
 
 
 def identify(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import traceback
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import torch
 from precflow.agent import redaction
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import DRAWS_PATCH, FILES_FOLDER, FILES_OF_RANK, KEPT, OUTPUT_FILE, OUTPUT_OF_RANK
+from precflow.agent.dump.finished_steps import index_outputs
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
@@ -207,6 +209,7 @@ class ScriptDump:
                 **header,
                 "capture": {**request.capture.to_plain(), "unmatched": self._selection.unmatched},
                 "losses": [watcher.losses[step] for step in sorted(watcher.losses)],
+                "repeat": self._compare_with_first_run(),
                 "draws": draws,
                 "sites": [redaction.redact_text(site) for site in sites],
                 "seconds": dict(self._events.seconds),
@@ -214,6 +217,21 @@ class ScriptDump:
             },
         )
         self._is_sealed = True
+
+    def _compare_with_first_run(self) -> Dict[str, Any]:
+        """Return what differs from the first run of the script, of which only digests were kept."""
+        request, rank = self._request, self._watcher.settings.rank
+        if not request.first_run:
+            return {"checked": False, "records": 0, "by": [], "different": []}
+        first: Dict[str, str] = {}
+        second: Dict[str, str] = {}
+        for step in request.capture.step:
+            first.update(index_outputs(_read_lines(request.first_run, rank, step)))
+            second.update(index_outputs(self._writer.lines(step, rank)))
+        identities = {**first, **second}
+        different = [identity for identity in identities if first.get(identity) != second.get(identity)]
+        by = sorted({"statistics" if detail == "statistics" else "bits" for detail in self._selection.details})
+        return {"checked": True, "records": len(identities), "by": by, "different": different}
 
     def _dtype(self) -> str:
         """Return the floating point type of most weights of the first model that is trained, or of the first one."""
@@ -251,6 +269,16 @@ class ScriptDump:
             "patch": DRAWS_PATCH if patch.text else "",
             "unpatched": patch.left,
         }
+
+
+def _read_lines(folder: str, rank: int, step: int) -> Iterator[Dict[str, Any]]:
+    """Yield the record lines of a step of another dump."""
+    place = os.path.join(folder, "rank%d" % rank, "step%d" % step)
+    for name in sorted(os.listdir(place)):
+        if name.startswith("records-"):
+            with open(os.path.join(place, name), encoding="utf-8") as file:
+                for line in file:
+                    yield json.loads(line)
 
 
 def write_text(path: str, text: str) -> None:

@@ -73,7 +73,7 @@ def watch(tmp_path):
     """Return a function that runs a script under the agent and returns its dump, its error and what it wrote."""
 
     def run(
-        script, *words, workload=None, capture=None, determinism=None, device="cpu", side="target", folder="dump", cwd=None
+        script, *words, workload=None, capture=None, determinism=None, device="cpu", side="target", folder="dump", first=None
     ):
         output, result = tmp_path / folder, tmp_path / f"{folder}.json"
         output.mkdir()
@@ -93,11 +93,12 @@ def watch(tmp_path):
                 "repeat": False,
                 **(determinism or {}),
             },
+            "first_run": "" if first is None else str(first.folder),
             "capture": {"phase": PHASES, "step": [0, 1], "detail": "digest", **(capture or {})},
         }
 
         def work():
-            os.chdir(cwd or tmp_path)
+            os.chdir(tmp_path)
             # As the agent's own process: nothing that pytest has imported from the scripts' names is in the way.
             with (tmp_path / f"{folder}.events").open("w") as stream:
                 try:
