@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
+from precflow.config.schema import SIDES
 from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.advice.repro import SCRIPT
 from precflow.diagnosis.advice.rule_files import AdviceRule
@@ -16,6 +17,7 @@ from precflow.diagnosis.evidence.curves import gather_curves
 from precflow.diagnosis.findings import Finding
 from precflow.stages import curves, introduced
 from precflow.stages.artifacts import read_lines, write_lines
+from precflow.stages.commands import key_of
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.job import Job, Stage, StageResult
@@ -42,7 +44,7 @@ def stage(*, second_pass: bool, escalating: bool = False, evaluates: bool = Fals
     """
     needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
     more = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
-    return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *more), declare=_declare, make=_make)
+    return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *more), declare=_declare, make=_make, version=2)
 
 
 def curves_stage() -> Stage:
@@ -94,7 +96,7 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
 
 def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     evidence = {"recipe": job.config.recipe, **gather_curves(curves.read_outcomes(needs))}
-    return _write_findings(rules.advise(evidence, _load_rules(job)), folder)
+    return _write_findings(_advise(job, evidence), folder)
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -102,10 +104,30 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     if NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed:
         # The second pass waits for the other side. It records the suspects' tensors, so no finding has to propose to keep them.
         evidence["keep_tensors"] = ""
-    findings = rules.advise(evidence, _load_rules(job))
-    if job.config.reference.dump and job.config.target.dump:  # nothing runs, so there is nothing to try
-        findings = [replace(finding, try_it="", confirm="") for finding in findings]
-    return _write_findings(findings, folder)
+    return _write_findings(_advise(job, evidence), folder)
+
+
+def _advise(job: Job, evidence: Mapping[str, Any]) -> list[Finding]:
+    return [leave_out_idle(job, finding) for finding in rules.advise(evidence, _load_rules(job))]
+
+
+def leave_out_idle(job: Job, finding: Finding) -> Finding:
+    """Return a finding without what would change nothing in this run.
+
+    Nothing can be tried where both sides are given, and nothing of a side that is. A script is run as it is: it chooses its
+    element types itself, and no call of it is replaced.
+    """
+    given = [side for side in SIDES if job.side(side).dump or job.side(side).log]
+    if len(given) == len(SIDES):
+        return replace(finding, try_it="", confirm="")
+    is_script = bool(job.config.workload.script)
+    changed = {key_of(word) for word in finding.try_it.split()}
+    idle = {f"{side}.dtype" for side in (SIDES if is_script else given)}
+    return replace(
+        finding,
+        try_it="" if changed & idle else finding.try_it,
+        confirm="" if is_script or "target" in given else finding.confirm,
+    )
 
 
 def _load_rules(job: Job) -> list[AdviceRule]:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from precflow.config.command_line import parse
+from precflow.config.composition import compose
+from precflow.errors import ConfigError
 from precflow.stages.job import Job
 
 _TRUST = "PRECFLOW_TRUST"
@@ -35,6 +37,26 @@ def key_of(word: str) -> str:
     return word.lstrip("+~").partition("=")[0]
 
 
+def is_refused(job: Job, change: str) -> bool:
+    """Tell whether precflow would refuse this run's command for a change, such as a what-if for a script.
+
+    A command that is refused without the change too, because secrets were taken out of it, is not refused for the change.
+
+    Args:
+        job: This run.
+        change: Overrides, separated by spaces.
+    """
+    return _is_unusable(job, change) and not _is_unusable(job, "")
+
+
+def _is_unusable(job: Job, change: str) -> bool:
+    try:
+        compose(_change_words(job, change), config_dirs=config_dirs(job), complete=False)
+    except ConfigError:
+        return True
+    return False
+
+
 def change_command(job: Job, change: str) -> str:
     """Return the command line that runs this recipe again with this run's overrides and a change.
 
@@ -42,10 +64,14 @@ def change_command(job: Job, change: str) -> str:
         job: This run.
         change: Overrides, separated by spaces; this run's overrides of the same keys are left out.
     """
-    words = change.split()
-    kept = _without({key_of(word) for word in words}, job.overrides)
     folders = [text for folder in config_dirs(job) for text in ("--config-dir", str(folder))]
-    return " ".join([*environment_assignments(), "precflow", *map(shlex.quote, (*folders, *kept, *words))])
+    words = map(shlex.quote, (*folders, *_change_words(job, change)))
+    return " ".join([*environment_assignments(), "precflow", *words])
+
+
+def _change_words(job: Job, change: str) -> list[str]:
+    words = change.split()
+    return [*_without({key_of(word) for word in words}, job.overrides), *words]
 
 
 def describe_change(job: Job, change: str) -> str:

@@ -25,7 +25,7 @@ from precflow.report.model import ReportModel, StageView
 from precflow.stages import curves, introduced, operators, whatif
 from precflow.stages.advise import REPRO, read_findings
 from precflow.stages.artifacts import read_value, write_value
-from precflow.stages.commands import change_command, describe_change
+from precflow.stages.commands import change_command, describe_change, is_refused
 from precflow.stages.compare import read_measures
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
@@ -85,7 +85,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         judged=judged,
         verdict=verdict,
         region=replace(region, notes=(*_describe_second_pass(needs), *region.notes)),
-        findings=[_add_command(job, finding) for finding in _propose(job, findings)],
+        findings=propose(job, findings),
         whatifs=outcomes,
         operators=operators.read_table(needs),
         curves=tuple(curves.read_outcomes(needs)),
@@ -132,7 +132,7 @@ def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageR
         headers={side: open_dump(needs[f"dump.{side}"]).header for side in SIDES if f"dump.{side}" in needs},
         logs={side: Path(log[0]).name for side in SIDES if (log := job.side(side).log)},
         verdict=judge_curves_alone(outcomes),
-        findings=[_add_command(job, finding) for finding in read_findings(needs["advise"])],
+        findings=propose(job, read_findings(needs["advise"])),
         recipe=job.config.recipe,
         title=job.config.about.title,
         command=_hide_home(job.command),
@@ -165,10 +165,16 @@ def _tell_phases(
     )
 
 
-def _propose(job: Job, findings: Sequence[Finding]) -> list[Finding]:
+def propose(job: Job, findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with whole commands to try: what each proposes, else the what-if that would confirm it."""
+    return [_add_command(job, finding) for finding in _propose_whatifs(job, findings)]
+
+
+def _propose_whatifs(job: Job, findings: Sequence[Finding]) -> list[Finding]:
     """Propose to confirm the findings that propose nothing else to try, where a what-if can do it and none was run."""
     config = job.config
-    if config.whatif or config.target.dump or "target" not in config.sides or config.stages:
+    can_run = "target" in config.sides and not (config.target.dump or config.target.log or config.workload.script)
+    if config.whatif or config.stages or not can_run:
         return list(findings)
     whatifs = whatif.load_whatifs(job)
     return [
@@ -180,9 +186,12 @@ def _propose(job: Job, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _add_command(job: Job, finding: Finding) -> Finding:
-    """Complete the change that a finding proposes: add the whole command line, and how it differs from this run's."""
-    if not finding.try_it:
-        return finding
+    """Complete the change that a finding proposes: add the whole command line, and how it differs from this run's.
+
+    A change that precflow would refuse is left out.
+    """
+    if not finding.try_it or is_refused(job, finding.try_it):
+        return replace(finding, try_it="")
     return replace(
         finding,
         try_it=_hide_home(change_command(job, finding.try_it)),

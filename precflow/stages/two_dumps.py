@@ -160,7 +160,7 @@ def find_advice(  # noqa: PLR0913  the evidence that rules are about, each by it
         gradients=gradients,
     )
     known = rule_files.load_rules([resources.directory("conf") / "rule"], team)
-    return [replace(finding, try_it="") for finding in rules.advise(evidence, known)]
+    return [replace(finding, try_it="", confirm="") for finding in rules.advise(evidence, known)]
 
 
 def judge_dumps(

@@ -6,11 +6,17 @@ from dataclasses import replace
 import pytest
 
 from precflow import resources
+from precflow.config import whatifs
 from precflow.config.command_line import parse
 from precflow.config.composition import compose
+from precflow.diagnosis.advice import whatif_files
 from precflow.diagnosis.advice.rule_files import load_rules
+from precflow.diagnosis.advice.whatif import find_confirming
+from precflow.diagnosis.findings import Finding
 from precflow.run.jobs import make_job
+from precflow.stages.advise import leave_out_idle
 from precflow.stages.commands import change_command, config_dirs, describe_change, environment_assignments, key_of
+from precflow.stages.report import propose
 
 WORDS = (
     "+recipe=sd_text_encoder",
@@ -22,7 +28,8 @@ WORDS = (
     "workload.model.weights=/models/sd 15/a=b",
     "store=evidence",
 )
-TRIED = [rule.try_it for rule in load_rules([resources.directory("conf") / "rule"]) if rule.try_it]
+RULES = load_rules([resources.directory("conf") / "rule"])
+TRIED = [rule.try_it for rule in RULES if rule.try_it]
 
 
 @pytest.fixture
@@ -118,3 +125,49 @@ def test_every_change_that_a_shipped_rule_proposes_can_be_made(asked, tried):
 @pytest.mark.parametrize(("word", "key"), [("++a.b=c=d", "a.b"), ("~a.b", "a.b"), ("~a.b=c", "a.b"), ("+emulate=x", "emulate")])
 def test_the_key_of_a_word(word, key):
     assert key_of(word) == key
+
+
+RUNS = {
+    "functions": ["+recipe=sd_text_encoder"],
+    "functions in training": ["+recipe=[sd_text_encoder,training_alignment]"],
+    "a table of operators": ["+recipe=[sd_text_encoder,operator_check]"],
+    "a function of the user": ["+recipe=minilm"],
+    "a script": ["+recipe=script", "workload.script=train.py"],
+    "dumps": ["+recipe=compare_dumps", "reference.dump=here", "target.dump=there"],
+    "a dump and a run": ["+recipe=sd_text_encoder", "reference.dump=here"],
+    "a run and a dump": ["+recipe=sd_text_encoder", "target.dump=there"],
+    "logs": ["+recipe=loss_curves", "reference.log=here.json", "target.log=there.json"],
+}
+NOTHING_RUNS = {"dumps", "logs"}
+SOME = {"PF211", "PF302", "PF701"}  # of the first a what-if says that it confirms it, the second names one, the third has none
+
+
+def test_every_shipped_recipe_is_tried():
+    named = " ".join(word for words in RUNS.values() for word in words)
+    assert all(file.stem in named for file in (resources.directory("recipes")).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_no_finding_proposes_what_precflow_refuses(asked, kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("PRECFLOW_TRUST", "minilm_workload")
+    (tmp_path / "train.py").write_text("")
+    _, job = asked(*RUNS[kind])
+    changes = dict.fromkeys(one.replace("{{ seed_reference }}", "7") for one in TRIED if "{{ keep" not in one)
+    found = [Finding("PF901", "a change", "likely", try_it=one) for one in (*changes, "capture=escalating")]
+    found += [Finding(rule.id, "a rule", "likely", confirm=rule.confirm) for rule in RULES if rule.id in SOME]
+    proposed = propose(job, [leave_out_idle(job, one) for one in found])
+    commands = {one.try_it for one in proposed if one.try_it}
+    assert bool(commands) is (kind not in NOTHING_RUNS)
+    assert all(composed_from(command.removeprefix("PRECFLOW_TRUST=minilm_workload ")) for command in commands)
+    of_whatifs = {one.rule for one in proposed if "whatif=" in one.try_it}
+    assert bool(of_whatifs) is (kind in {"functions", "functions in training", "a function of the user", "a dump and a run"})
+    of_dtypes = [command for command in commands if " target.dtype=" in command]
+    assert bool(of_dtypes) is (kind not in {"a script", "a run and a dump", *NOTHING_RUNS})
+
+
+def test_every_what_if_that_is_proposed_for_a_rule_is_known():
+    known = whatif_files.load_whatifs([resources.directory("conf") / "whatif"])
+    findings = [Finding(rule.id, "a rule", "likely", confirm=rule.confirm) for rule in RULES]
+    proposed = {finding.rule for finding in findings if find_confirming(finding, known)}
+    assert "PF211" in proposed
+    assert proposed <= set(whatifs.known_words())
