@@ -322,6 +322,8 @@ TABLE = [
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_verdict": "aligned"}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_first_rel_error": 0.004}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_shift": -1}),
+    ("PF701", FIRST_STEP, {**FIRST_STEP, "inputs_different": ["step0.x"], "inputs_different_count": 1}),
+    ("PF701", FIRST_STEP, {**FIRST_STEP, "weights_different": ["fc.weight"], "weights_different_count": 1}),
     ("PF702", LATER, {**LATER, "curve_first_rel_error": 0.006}),
     ("PF702", LATER, {**LATER, "curve_parted_step": -1}),
     (
@@ -462,6 +464,17 @@ def test_where_the_error_surely_begins_comes_before_a_better_fit_elsewhere():
     ]
     found = [(one.rule, one.where, one.certainty) for one in advise({"suspects": suspects}, rules)]
     assert found == [("PF902", "sure", "unknown"), ("PF901", "doubtful", "possible")]
+
+
+def test_curves_that_have_to_differ_because_the_inputs_do_are_said_at_the_inputs():
+    given = {**FIRST_STEP, "inputs_different": ["step0.x"], "inputs_different_count": 1}
+    findings = advise(evidence(given), SHIPPED.values())
+    assert "PF701" not in {finding.rule for finding in findings}
+    first = findings[0]
+    assert (first.rule, first.certainty) == ("PF402", "certain")
+    assert [because for claim, because in first.against if claim.startswith("PF701")] == [
+        "the inputs differ already (PF402), so the curves have to differ from the first step on"
+    ]
 
 
 def test_what_speaks_against_a_rule_rules_it_out_and_is_listed():
