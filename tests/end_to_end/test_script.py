@@ -45,3 +45,16 @@ def test_a_script_is_mended_by_its_patch_and_a_fault_is_found_behind_it(precflow
     fault = precflow(*WORDS, "emulate.name=planted", f"emulate.rules=[{rule}]", "workload.arguments.lr=1e-3", **options)
     assert fault.problems(1, "starts at", "forward aligned", "backward misaligned, starts here") == []
     assert fault.result["region"]["start"] == "1 (backward)"
+
+
+def test_every_rank_of_a_script_is_recorded(precflow, tmp_path):
+    shutil.copy(Path(__file__).parent / "workloads" / "train_ranks.py", tmp_path)
+    words = ("+recipe=script", "workload.script=train_ranks.py", "reference.device=cpu", "target.device=cpu")
+    ranks = ("reference.ranks=2", "target.ranks=2", "workload.stop_early=true")
+    ended = precflow(*words, *ranks, cwd=tmp_path, recipe="script", OMP_NUM_THREADS="1")
+    assert ended.code == 0, ended.err
+    assert "communication aligned" in ended.said
+    (dump,) = (tmp_path / "runs" / "script" / "store").glob("dump.target-*")
+    assert (dump / "rank1" / "step1").is_dir()
+    assert "rank 0 step 1" in (dump / "output.log").read_text()
+    assert "rank 1 step 1" in (dump / "output-rank1.log").read_text()
