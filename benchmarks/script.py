@@ -4,8 +4,8 @@
     python benchmarks/script.py --json     one object on stdout
 
 The work is a small model of 121 modules, forward, backward and AdamW in one thread: the less a module computes, the more its
-hooks weigh. Plain and watched loops alternate in one process. A ratio compares CPU time, which other work on the machine disturbs
-less, of the lower quartile of steps. At most 1.10 is wanted.
+hooks weigh. Plain and watched loops alternate in one process. A ratio compares CPU time, which other work on the machine
+disturbs less, of the lower quartile of steps. At most 1.10 is wanted.
 """
 
 from __future__ import annotations
