@@ -25,7 +25,7 @@ from precflow.run.steps import RunFolder, Step, digest_own_code
 from precflow.run.store import Sealed
 from precflow.stages import region
 from precflow.stages.artifacts import read_plain
-from precflow.stages.dump import locate, open_dump, replace_paths
+from precflow.stages.dump import locate, open_dump, declare_workload
 from precflow.stages.job import Job, ask_agent
 
 REHEARSAL = "rehearsal"  # its name in the store
@@ -124,7 +124,7 @@ def _select_dumps(steps: Sequence[Step]) -> list[Step]:
 
 def _explain_unknown(job: Job, where: RunFolder) -> str:
     """Return why no dump in the store gives the size."""
-    workload = replace_paths(describe_side(job.config, SIDES[0])["workload"])
+    workload = declare_workload(describe_side(job.config, SIDES[0])["workload"])
     dumps = [sealed for side in SIDES for sealed in where.store.list_sealed(f"dump.{side}")]
     if not any(sealed.declared.get("workload") == workload for sealed in dumps):
         return f"{where.store.root} has no dump of this workload"
@@ -134,7 +134,7 @@ def _explain_unknown(job: Job, where: RunFolder) -> str:
 def _estimate_from_dumps(side: str, job: Job, where: RunFolder) -> int | None:
     """Return what an earlier dump of the same workload says about this side: its own dumps first, the newest of them."""
     wanted = describe_side(job.config, side)
-    workload = replace_paths(wanted["workload"])
+    workload = declare_workload(wanted["workload"])
     # False sorts before True, so the side's own dumps come first. Both sides run the same workload.
     for other in sorted(SIDES, key=lambda name: name != side):
         for sealed in where.store.list_sealed(f"dump.{other}"):
@@ -178,7 +178,7 @@ def rehearse(side: str, job: Job, where: RunFolder, *, make: bool) -> Rehearsal 
         settings = describe_side(job.config, side)
         # Detail, scope and rules of the capture are left out: they are applied to the calls afterwards.
         wanted = {
-            "workload": replace_paths(settings["workload"]),
+            "workload": declare_workload(settings["workload"]),
             "level": settings["capture"]["level"],
             "phase": settings["capture"]["phase"],
             "dropout": settings["determinism"]["dropout"],

@@ -318,7 +318,12 @@ def _explain_run(stage: Stage, where: RunFolder, declared: Mapping[str, Any], do
 
 
 def _describe_changes(differing: Sequence[tuple[str, Any, Any]]) -> str:
-    first = ", ".join(f"{key} {_describe_value(old)} -> {_describe_value(new)}" for key, old, new in differing[:2])
+    first = ", ".join(
+        f"other content of {key.removesuffix('.content')}"  # two digests would tell nobody anything
+        if key.endswith(".content")
+        else f"{key} {_describe_value(old)} -> {_describe_value(new)}"
+        for key, old, new in differing[:2]
+    )
     return first + (f" and {len(differing) - 2} more" if len(differing) > 2 else "")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -74,17 +75,28 @@ def read_damage(folder: Path) -> list[str]:
     return list(read_plain(folder / GIVEN_FILE)["damage"]) if is_given(folder) else []
 
 
-def replace_paths(value: Any, key: str = "") -> Any:
+def declare_workload(workload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a workload with the content of its files in place of their paths; what a script writes keeps its name.
+
+    A log of the last run must not make this run another one, neither as a pattern of ``workload.files`` nor as an argument
+    (``--log loss.jsonl``) that such a pattern matches.
+    """
+    written = tuple(workload.get("files", ()))
+    return {name: value if name == "files" else _replace_paths(value, name, written) for name, value in workload.items()}
+
+
+def _replace_paths(value: Any, key: str, written: Sequence[str]) -> Any:
     """Replace every path to an existing file or folder by a digest of its content, and every secret.
 
     Keys are made of the result, and two machines may have the same file at different paths. A word without a slash or a file
     ending is a path only below a ``key`` that always means files: a file that is called ``train`` may be there by chance.
     """
     if isinstance(value, Mapping):
-        return {name: replace_paths(item, name) for name, item in value.items()}
+        return {name: _replace_paths(item, name, written) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [replace_paths(item) for item in value]
-    path = _find_path(value) if isinstance(value, str) and (names_file(key) or "/" in value or Path(value).suffix) else None
+        return [_replace_paths(item, "", written) for item in value]
+    may_be_path = isinstance(value, str) and (names_file(key) or "/" in value or Path(value).suffix)
+    path = _find_path(value) if may_be_path and not any(fnmatch(value, pattern) for pattern in written) else None
     return redaction.redact(value, name=key) if path is None else {"content": keys.file_digest(path)}
 
 
@@ -100,7 +112,7 @@ def _find_path(text: str) -> Path | None:
 def declare(side: str, job: Job) -> Mapping[str, Any]:
     """Return what a dump of a side depends on: the request, with the content of its files in place of their paths."""
     plain = dict(describe_side(job.config, side))
-    return {**plain, "workload": replace_paths(plain["workload"])}
+    return {**plain, "workload": declare_workload(plain["workload"])}
 
 
 def locate(side: str, job: Job) -> Mapping[str, Any]:

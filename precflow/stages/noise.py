@@ -65,7 +65,7 @@ def _dtype(job: Job) -> str:
 
 def _declare(job: Job) -> Mapping[str, Any]:
     plain = describe_noise(job.config, _dtype(job))
-    return {**plain, "workload": dump.replace_paths(plain["workload"]), "summary": SUMMARY_VERSION}
+    return {**plain, "workload": dump.declare_workload(plain["workload"]), "summary": SUMMARY_VERSION}
 
 
 def _locate(job: Job) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from precflow.run.sizes import Rehearsal, Sizes, describe_sizes, estimate_sizes,
 from precflow.run.steps import Step
 from precflow.run.store import Store
 from precflow.stages import dump, second_dump
-from precflow.stages.dump import replace_paths
+from precflow.stages.dump import declare_workload
 
 FIRST = [Step(dump.stage(side), "run", "k") for side in ("reference", "target")]
 
@@ -60,7 +60,7 @@ def test_sizes_of_a_rehearsal_are_said_to_be_its(said):
 
 def test_dumps_that_know_too_little_are_another_reason(said, monkeypatch):
     job = make_job(compose(["+recipe=sd_text_encoder"]), command="")
-    workload = replace_paths(dump.describe_side(job.config, "reference")["workload"])
+    workload = declare_workload(dump.describe_side(job.config, "reference")["workload"])
     monkeypatch.setattr(Store, "list_sealed", lambda *_: [SimpleNamespace(declared={"workload": workload})])
     assert "lack some of the levels, phases or modules" in said(FIRST, {})[0]
 

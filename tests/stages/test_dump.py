@@ -14,30 +14,30 @@ def test_a_path_is_replaced_by_its_content(tmp_path):
     one, other = tmp_path / "one.safetensors", tmp_path / "other.safetensors"
     one.write_bytes(b"weights")
     other.write_bytes(b"weights")
-    assert dump.replace_paths({"weights": str(one)}) == dump.replace_paths({"weights": str(other)})
+    assert dump.declare_workload({"weights": str(one)}) == dump.declare_workload({"weights": str(other)})
     other.write_bytes(b"Weights")
-    assert dump.replace_paths({"weights": str(one)}) != dump.replace_paths({"weights": str(other)})
+    assert dump.declare_workload({"weights": str(one)}) != dump.declare_workload({"weights": str(other)})
 
 
 def test_words_stay_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seeded").write_text("a file of that name")
     value = {"weights": "seeded", "layers": 2, "texts": ["a/b", ""]}
-    assert dump.replace_paths(value) == value
+    assert dump.declare_workload(value) == value
 
 
 def test_weights_are_files_also_without_a_slash(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "checkpoint").write_bytes(b"one")
-    before = dump.replace_paths({"weights": "checkpoint", "title": "checkpoint"})
+    before = dump.declare_workload({"weights": "checkpoint", "title": "checkpoint"})
     assert before["title"] == "checkpoint"
     (tmp_path / "checkpoint").write_bytes(b"other")
-    assert dump.replace_paths({"weights": "checkpoint"})["weights"] != before["weights"]
+    assert dump.declare_workload({"weights": "checkpoint"})["weights"] != before["weights"]
 
 
 @pytest.mark.parametrize("text", ["v1.5 " + "very " * 100 + "long/text", "a\0b/c", "~nobody_of_this_name/x", "", "."])
 def test_texts_that_can_be_no_path_stay_texts(text):
-    assert dump.replace_paths([text]) == [text]
+    assert dump.declare_workload({"model": [text]}) == {"model": [text]}
 
 
 def test_a_given_dump_is_keyed_by_its_evidence(pair, job_of):
@@ -145,6 +145,16 @@ def test_a_folder_without_a_slash_counts_where_its_key_means_one(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "clip").mkdir()
     (tmp_path / "clip" / "model.safetensors").write_bytes(b"one")
-    before = dump.replace_paths({key: "clip"})
+    before = dump.declare_workload({key: "clip"})
     (tmp_path / "clip" / "model.safetensors").write_bytes(b"other")
-    assert dump.replace_paths({key: "clip"}) != before
+    assert dump.declare_workload({key: "clip"}) != before
+
+
+def test_what_a_script_writes_makes_no_other_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workload = {"files": ["*.jsonl"], "arguments": {"log": "loss.jsonl", "data": "words.txt"}}
+    before = dump.declare_workload(workload)
+    Path("loss.jsonl").write_text("{}")
+    assert dump.declare_workload(workload) == before
+    Path("words.txt").write_text("data that it reads")
+    assert dump.declare_workload(workload) != before
