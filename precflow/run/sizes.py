@@ -25,7 +25,7 @@ from precflow.run.steps import RunFolder, Step, digest_own_code
 from precflow.run.store import Sealed
 from precflow.stages import region
 from precflow.stages.artifacts import read_plain
-from precflow.stages.dump import locate, open_dump, declare_workload
+from precflow.stages.dump import declare_workload, locate, open_dump
 from precflow.stages.job import Job, ask_agent
 
 REHEARSAL = "rehearsal"  # its name in the store
