@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 
 import torch
@@ -22,12 +22,13 @@ from precflow.agent.script import migration
 from precflow.agent.script.compiling import compile_nothing
 from precflow.agent.script.files import FileKeeper
 from precflow.agent.script.launch import command_words, describe_modules, redirected_output, run_script
+from precflow.agent.script.models import Model
 from precflow.agent.script.outcome import check_outcome
 from precflow.agent.script.patch import make_patch
 from precflow.agent.script.seeds import find_seeds
 from precflow.agent.script.watcher import Settings, Stopped, Watcher
 from precflow.agent.selection import check_scope_of
-from precflow.agent.session import determinism, garbage, rank_group, workload_model
+from precflow.agent.session import determinism, faults, garbage, rank_group, workload_model
 from precflow.agent.session.dump import build_header, check_capture, describe_draws, make_random_numbers, open_writer
 from precflow.agent.session.user_code import describe_error
 
@@ -95,6 +96,7 @@ class ScriptDump:
         self._always_numbers = moves or not settings.dropout
         self._watcher = Watcher(settings, self._recorder, writer, self)
         self._files = FileKeeper([str(each) for each in workload.get("files", ())])
+        self._faults = ExitStack()  # what tells the rules of an emulated fault which module is running
         self._folder = os.getcwd()  # the script may change it
         self._seeds: Dict[str, Any] = {"torch": None, "sites": []}
         self._is_sealed = False
@@ -111,7 +113,7 @@ class ScriptDump:
                 if self._always_numbers or self._device.name != "cpu":
                     self._numbers.start()
                 try:
-                    with self._watcher:
+                    with self._faults, self._watcher:
                         self._run_script()
                 finally:
                     self._numbers.stop()
@@ -153,6 +155,11 @@ class ScriptDump:
 
     # What the watcher reports
 
+    def meet(self, model: Model) -> None:
+        """Tell the rules of an emulated fault which module of the model is running, until the script ends."""
+        if any(True for _ in model.top.parameters()):  # a loss module is no new forward, at which the rules count calls anew
+            self._faults.enter_context(faults.follow_modules(self._request, model.top))
+
     def begin_step(self, number: int) -> None:
         """Note the seed of the script, and say which step is recorded."""
         if number == 0:
@@ -191,6 +198,7 @@ class ScriptDump:
         watcher, request = self._watcher, self._request
         check_outcome(watcher, request, os.path.basename(self._path), self._recorder.records)
         check_scope_of([(model.name, model.top) for model in watcher.models], request.capture.scope, request.capture.rules)
+        faults.check_acted(request)
         self._events.report_progress("seal", "writing the header")
         sites = list(self._recorder.sites)
         draws = describe_draws(self._numbers.draws, sites)

@@ -77,6 +77,9 @@ class Settings(NamedTuple):
 class Listener(Protocol):
     """What is told about a run of a script while it is watched."""
 
+    def meet(self, model: Model) -> None:
+        """A model is about to run for the first time."""
+
     def begin_step(self, number: int) -> None:
         """A step begins, recorded or not."""
 
@@ -212,6 +215,8 @@ class Watcher:
 
     def _meet(self, model: Model) -> None:
         """Get to know a model before its first forward."""
+        if self._listener is not None:
+            self._listener.meet(model)
         if not self.settings.dropout:
             self.dropouts += [join_names(model.name, name) for name in determinism.remove_dropout(model.top)]
         entries = workload_model.hash_weights(model.top)["entries"]

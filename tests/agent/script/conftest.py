@@ -73,7 +73,16 @@ def watch(tmp_path):
     """Return a function that runs a script under the agent and returns its dump, its error and what it wrote."""
 
     def run(
-        script, *words, workload=None, capture=None, determinism=None, device="cpu", side="target", folder="dump", first=None
+        script,
+        *words,
+        workload=None,
+        capture=None,
+        determinism=None,
+        device="cpu",
+        side="target",
+        folder="dump",
+        first=None,
+        emulate=None,
     ):
         output, result = tmp_path / folder, tmp_path / f"{folder}.json"
         output.mkdir()
@@ -84,6 +93,7 @@ def watch(tmp_path):
             "side": side,
             "output": str(output),
             "device": [device],
+            "emulate": {"name": "planted", "rules": emulate or []},
             "workload": {"script": path, "arguments": {"_": [str(result), *words]}, **(workload or {})},
             "determinism": {
                 "seed": "script",

@@ -55,3 +55,21 @@ def test_draws_are_moved_to_the_cpu_in_every_step(script, watch):
     assert moved.code == 0, moved.printed
     assert losses(moved) == pytest.approx(losses(reference), rel=1e-5)
     assert {draw["moved"] for draw in moved.dump.header.draws} == {True}
+
+
+@pytest.mark.parametrize(("module", "acts"), [("1", True), ("7", False)])
+def test_a_fault_of_one_module_is_emulated_in_a_script_or_refused(script, watch, module, acts):
+    text = SCRIPT.replace("torch.nn.Linear(4, 4)", "torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))")
+    path = script(
+        text.replace("noise = torch.randn_like(clean)", "noise = 0").replace(
+            "torch.randint(0, 9, (8,), device=device)", "torch.ones(8, device=device)"
+        )
+    )
+    rule = {"operator": "addmm", "rule": "scale", "factor": 2.0, "module": module}
+    plain, faulty = watch(path, device="emulated"), watch(path, device="emulated", emulate=[rule], folder="faulty")
+    assert plain.code == 0, plain.error
+    assert (faulty.code == 0) == acts, faulty.error
+    if acts:
+        assert losses(faulty)[0] == pytest.approx(4 * losses(plain)[0], rel=1e-4)
+    else:
+        assert "matched nothing that ran" in faulty.error["message"]
