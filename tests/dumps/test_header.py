@@ -84,7 +84,8 @@ def test_keys_that_were_added_may_be_missing(write, plain):
 
 
 @pytest.mark.parametrize(
-    "key", [*(EMPTY_HEADER.keys() - {"script"}), "device.emulated", "repeat.different", "weights.entries", "counts.records"]
+    "key",
+    [*sorted(EMPTY_HEADER.keys() - {"script"}), "device.emulated", "repeat.different", "weights.entries", "counts.records"],
 )
 def test_every_key_is_required_and_named(write, plain, key):
     *places, last = key.split(".")
