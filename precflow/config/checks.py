@@ -399,6 +399,8 @@ def _check_whatif(config: RunConfig) -> PathProblems:
 def _check_script(config: RunConfig) -> PathProblems:
     """Yield keys that mean nothing with a script, or nothing without one."""
     workload = config.workload
+    if not workload.script and not workload.model:
+        return  # a recipe for scripts; the script comes from the command line
     if not workload.script:
         of_script = [("workload", key) for key in _OF_SCRIPT] + [(side, key) for side in SIDES for key in _OF_SIDE]
         for section, key in of_script:
@@ -406,7 +408,7 @@ def _check_script(config: RunConfig) -> PathProblems:
                 yield (section, key), "is for a script, and workload.script is not set"
         if config.determinism.algorithms == WHEN_NEEDED:
             yield ("determinism", "algorithms"), f"`{WHEN_NEEDED}` is for a script, and workload.script is not set"
-        if str(config.determinism.seed) == UNSEEDED and workload.model:
+        if str(config.determinism.seed) == UNSEEDED:
             yield ("determinism", "seed"), f"`{UNSEEDED}` is for a script: a workload of functions needs a number"
         return
     yield from (

@@ -69,7 +69,7 @@ def test_all_ranges_together_have_a_bound(tmp_path):
         (
             "determinism: {algorithms: off}",
             "determinism.algorithms",
-            "YAML reads `off` as false. Use native (also: strict, warn)",
+            "YAML reads `off` as false. Use native (also: strict, warn, when_needed)",
         ),
         ("determinism: {algorithms: on}", "determinism.algorithms", "YAML reads `on` as true. Use warn"),
         ("determinism: {dropout: no}", "determinism.dropout", "YAML reads `no` as false. Use removed (also: kept)"),

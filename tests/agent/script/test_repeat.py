@@ -69,7 +69,7 @@ def test_each_run_is_asked_for_by_itself(script, watch, tmp_path, monkeypatch, w
     ("words", "message"),
     [
         (["+recipe=script", "workload.script=train.py"], "needs two runs of a side"),
-        (["+recipe=compare_dumps"], "is for a script"),
+        (["+recipe=minilm"], "is for a script"),
     ],
 )
 def test_when_needed_needs_two_runs_of_a_script(tmp_path, monkeypatch, words, message):
