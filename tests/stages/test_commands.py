@@ -134,12 +134,14 @@ RUNS = {
     "a function of the user": ["+recipe=minilm"],
     "a script": ["+recipe=script", "workload.script=train.py"],
     "a script with a curve": ["+recipe=dit_training", "workload.script=train.py"],
+    "a script that draws on the CPU": ["+recipe=glm_training", "workload.script=train.py"],
     "dumps": ["+recipe=compare_dumps", "reference.dump=here", "target.dump=there"],
     "a dump and a run": ["+recipe=sd_text_encoder", "reference.dump=here"],
     "a run and a dump": ["+recipe=sd_text_encoder", "target.dump=there"],
     "logs": ["+recipe=loss_curves", "reference.log=here.json", "target.log=there.json"],
 }
 NOTHING_RUNS = {"dumps", "logs"}
+SCRIPTS = {kind for kind in RUNS if kind.startswith("a script")}
 SOME = {"PF211", "PF302", "PF701"}  # of the first a what-if says that it confirms it, the second names one, the third has none
 
 
@@ -163,7 +165,7 @@ def test_no_finding_proposes_what_precflow_refuses(asked, kind, tmp_path, monkey
     of_whatifs = {one.rule for one in proposed if "whatif=" in one.try_it}
     assert bool(of_whatifs) is (kind in {"functions", "functions in training", "a function of the user", "a dump and a run"})
     of_dtypes = [command for command in commands if " target.dtype=" in command]
-    assert bool(of_dtypes) is (kind not in {"a script", "a script with a curve", "a run and a dump", *NOTHING_RUNS})
+    assert bool(of_dtypes) is (kind not in {*SCRIPTS, "a run and a dump", *NOTHING_RUNS})
 
 
 def test_every_what_if_that_is_proposed_for_a_rule_is_known():
