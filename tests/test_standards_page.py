@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from precflow.config.standards import StandardFile, find, names
+from precflow.config.sections.standards import StandardFile, find, names
 
 PAGE = Path(__file__).parents[1] / "docs" / "standards.md"
 

@@ -21,9 +21,9 @@ from precflow.comparison.pairing import Pair, describe_pair, find_calls, pair_re
 from precflow.comparison.reading import PairResult, Reading, ReadOptions
 from precflow.comparison.user_metrics import MetricMakers
 from precflow.dumps.garbage import collector_off, freezing_allowed
-from precflow.dumps.paired import list_ruled
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
+from precflow.dumps.views.paired import list_ruled
 
 _NEEDS_TENSORS = "needs the tensors of both sides"
 Contents = tuple[str, str]

@@ -15,9 +15,9 @@ from typing import Any
 from precflow.agent.contract import Identity
 from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import is_floating
-from precflow.dumps.paired import NAME, SEQUENCE
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
+from precflow.dumps.views.paired import NAME, SEQUENCE
 
 ABSENT = "(absent)"  # an argument that only the other side was given
 # Operators that choose elements and return which, most of them beside the chosen values.

@@ -36,7 +36,7 @@ from precflow.agent.contract import (
     is_scale,
 )
 from precflow.agent.sampling import parse_slices
-from precflow.config import curves_section, signatures, standards, whatifs
+from precflow.config import signatures
 from precflow.config.addresses import find_problem, is_address
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
 from precflow.config.schema import (
@@ -51,6 +51,7 @@ from precflow.config.schema import (
     ToleranceRule,
     plain,
 )
+from precflow.config.sections import curves_section, standards, whatifs
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import SHIPPED, TARGET
 from precflow.config.units import UNSEEDED

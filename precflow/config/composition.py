@@ -21,7 +21,7 @@ from hydra.types import RunMode
 
 from precflow import resources
 from precflow.agent import redaction
-from precflow.config import checks, overrides, recipe_source, signatures, standards, trust, whatifs
+from precflow.config import checks, overrides, recipe_source, signatures, trust
 from precflow.config.build import Builder
 from precflow.config.documents import Document, DottedPath, display_path, dotted
 from precflow.config.interpolation import Interpolation
@@ -41,6 +41,7 @@ from precflow.config.search_path import (
     shipped_folders,
     team_folders,
 )
+from precflow.config.sections import standards, whatifs
 from precflow.errors import ConfigError, Problem, TrustError
 
 _DEFAULT = {("capture", "tensors"), ("executor", "local")}  # chosen where nobody chooses

@@ -16,8 +16,8 @@ from precflow.agent.contract import (
     WEIGHTS_CHOICES,
     WHEN_NEEDED,
 )
-from precflow.config import standards
 from precflow.config.schema import SIDES
+from precflow.config.sections import standards
 from precflow.metrics import LIMITED, METRICS
 
 ESCALATING = "escalating"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from precflow.config.standard_sections import Deviation, LossLimits
+from precflow.config.sections.standard_sections import Deviation, LossLimits
 from precflow.curves.deviations import Deviations
 from precflow.curves.joining import Joined, describe_steps
 

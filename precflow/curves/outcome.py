@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from precflow.config.standard_sections import LossLimits
+from precflow.config.sections.standard_sections import LossLimits
 from precflow.curves.deviations import Deviations, find_scale_drops, measure
 from precflow.curves.growth import Growth, explain_growth
 from precflow.curves.joining import Joined, join

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from precflow.config import curves_section
+from precflow.config.sections import curves_section
 from precflow.curves.series import Series, Values, make_series
 from precflow.curves.wanted import Wanted
 from precflow.errors import CurveError

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from precflow.config.standard_sections import ORDINARY, Benchmark, OperatorLimits
+from precflow.config.sections.standard_sections import ORDINARY, Benchmark, OperatorLimits
 from precflow.diagnosis.introduced import MOVEMENT, RANDOM, Evaluated
 from precflow.judgement.coverage import tally
 from precflow.judgement.standards import Standard

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precflow.config.standard_sections import LossLimits
+from precflow.config.sections.standard_sections import LossLimits
 from precflow.curves.deviations import measure
 from precflow.curves.joining import join
 from precflow.curves.limits import hold_to_standard
@@ -39,7 +39,7 @@ def judge_losses(limits: LossLimits, reference: Sequence[float], target: Sequenc
         reference: A loss for each step.
         target: The same of the target. Steps that only one side has are missing, not failed.
 
-    >>> from precflow.config.standard_sections import Deviation
+    >>> from precflow.config.sections.standard_sections import Deviation
     >>> judge_losses(LossLimits(mean=Deviation(relative=0.02)), [2.0, 1.0], [2.0, 1.03]).failed
     ()
     """

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from precflow import resources
 from precflow.config.documents import display_path
-from precflow.config.standard_sections import Benchmark, LossLimits, OperatorLimits, describe_origin
-from precflow.config.standards import StandardFile, find
+from precflow.config.sections.standard_sections import Benchmark, LossLimits, OperatorLimits, describe_origin
+from precflow.config.sections.standards import StandardFile, find
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.errors import ConfigError

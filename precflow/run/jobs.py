@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from precflow import resources
 from precflow.agent import redaction
-from precflow.config import standards as team_standards
 from precflow.config.schema import RunConfig
+from precflow.config.sections import standards as team_standards
 from precflow.config.trust import list_trusted_packages
 from precflow.diagnosis.advice import rule_files, whatif_files
 from precflow.judgement import standards

@@ -14,9 +14,10 @@ from precflow.run.jobs import make_job
 from precflow.run.sizes import describe_sizes, estimate_sizes
 from precflow.run.steps import Agenda, RunFolder, Step, locate_run, resolve
 from precflow.run.store import Sealed
-from precflow.stages import noise, region
+from precflow.stages import noise
 from precflow.stages.job import Job
 from precflow.stages.registry import escalates
+from precflow.stages.second_pass import region
 
 if TYPE_CHECKING:
     from precflow.config.composition import Composed

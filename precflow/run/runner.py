@@ -28,12 +28,13 @@ from precflow.run.next_command import command_for_side
 from precflow.run.steps import Agenda
 from precflow.run.store import Sealed, explain_disk_errors, mark_used
 from precflow.sides.launch import Agents
-from precflow.stages import curves, noise, region
+from precflow.stages import curves, noise
 from precflow.stages.artifacts import cache_reads
 from precflow.stages.dump import is_given
 from precflow.stages.introduced import read_conclusion
 from precflow.stages.job import Job
 from precflow.stages.report import read_model
+from precflow.stages.second_pass import region
 from precflow.streams import is_unicode, say
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from precflow.errors import PrecflowError
 from precflow.run.next_command import command_for_side
 from precflow.run.steps import RunFolder, Step, digest_own_code
 from precflow.run.store import Sealed
-from precflow.stages import region
 from precflow.stages.artifacts import read_plain
 from precflow.stages.dump import declare_workload, locate, open_dump
 from precflow.stages.job import Job, ask_agent
+from precflow.stages.second_pass import region
 
 REHEARSAL = "rehearsal"  # its name in the store
 _KEY_DIGITS = 10

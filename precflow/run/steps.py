@@ -23,8 +23,9 @@ from precflow.run.manifest import Manifest
 from precflow.run.remote.filesystem import Address
 from precflow.run.remote.sharing import Remote
 from precflow.run.store import Sealed, Store
-from precflow.stages import noise, region, registry
+from precflow.stages import noise, registry
 from precflow.stages.job import Job, Stage
+from precflow.stages.second_pass import region
 
 _TRAVELS = frozenset(["dump", noise.KIND])  # kinds of stages that the machine of the other side finds in the store
 

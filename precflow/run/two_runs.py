@@ -26,8 +26,8 @@ from precflow.stages.curves import LOSS, read_outcomes
 from precflow.stages.curves import NAME as CURVES
 from precflow.stages.dump import identify, is_given, open_dump
 from precflow.stages.introduced import read_conclusion
-from precflow.stages.passes import latest
 from precflow.stages.report import read_model
+from precflow.stages.second_pass.passes import latest
 
 NOTABLE = 1.1  # a metric that changes by less than this factor counts as the same: rounding alone moves it so far
 _NOT_MEASURED = frozenset({"shape", "nonfinite", "unreadable", "unpaired_reference", "unpaired_target"})

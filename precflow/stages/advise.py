@@ -21,8 +21,8 @@ from precflow.stages.commands import key_of
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.passes import latest, newest, open_both, second
-from precflow.stages.region import NAME, read_scope
+from precflow.stages.second_pass.passes import latest, newest, open_both, second
+from precflow.stages.second_pass.region import NAME, read_scope
 
 FINDINGS_FILE = "findings.jsonl"
 REPRO = "repro"

@@ -17,13 +17,13 @@ from precflow.comparison.measure import Measure, mark_altered_unreadable, merge_
 from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config.schema import plain
 from precflow.config.trust import TARGET
-from precflow.dumps.paired import changes_tensors, see_through_rules
+from precflow.dumps.views.paired import changes_tensors, see_through_rules
 from precflow.stages import code_digests
 from precflow.stages.artifacts import read_lines, read_once, write_lines
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.passes import second
+from precflow.stages.second_pass.passes import second
 
 MEASURES_FILE = "measures.jsonl"
 _BATCHES = "batches"  # folder of finished batches of pairs, only there while the stage works

@@ -13,14 +13,14 @@ from typing import Any
 from precflow.agent.contract import ROOT_MODULE
 from precflow.config.schema import plain
 from precflow.dumps.header import describe_comparison
-from precflow.dumps.paired import see_through_rules
 from precflow.dumps.reader import Dump
-from precflow.dumps.two_passes import count_unknown, find_unrepeated
+from precflow.dumps.views.paired import see_through_rules
+from precflow.dumps.views.two_passes import count_unknown, find_unrepeated
 from precflow.environment.reproduction import describe_copy, find_blockers
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import is_given, open_dump, read_damage
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.passes import second
+from precflow.stages.second_pass.passes import second
 
 REPRODUCTION_FILE = "reproduction.json"
 

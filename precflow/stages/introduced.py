@@ -16,7 +16,7 @@ from typing import Any
 
 from precflow.agent.contract import CALLS_FILE, ERRORS_FILE, EVALUATED_FILE, REQUEST_SCHEMA
 from precflow.config.schema import Side, plain
-from precflow.config.standards import are_measured
+from precflow.config.sections.standards import are_measured
 from precflow.diagnosis import lines, operator_standards
 from precflow.diagnosis.attribution import Attribution, attribute
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
@@ -39,7 +39,7 @@ from precflow.stages.determinism import read_reproduction
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import JUDGED_FILE, VERDICT_FILE, read_judged, read_verdict
 from precflow.stages.localize import REGION_FILE, read_region
-from precflow.stages.passes import latest, newest, open_both
+from precflow.stages.second_pass.passes import latest, newest, open_both
 
 NAME = "introduced"
 EVALUATION = "introduced.evaluation"

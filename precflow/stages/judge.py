@@ -14,7 +14,7 @@ from precflow.config.schema import plain
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.choices import make_settler
 from precflow.dumps.reader import Dump
-from precflow.dumps.two_passes import TwoPasses
+from precflow.dumps.views.two_passes import TwoPasses
 from precflow.errors import StoreError
 from precflow.judgement.floors import find_floors_of_inputs
 from precflow.judgement.inputs import make_input_judge
@@ -26,7 +26,7 @@ from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.passes import latest, newest, open_both, second
+from precflow.stages.second_pass.passes import latest, newest, open_both, second
 
 JUDGED_FILE = "judged.jsonl"
 VERDICT_FILE = "verdict.json"

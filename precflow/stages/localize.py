@@ -15,7 +15,7 @@ from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import find_dtypes, read_judged
-from precflow.stages.passes import latest, newest, open_both, second
+from precflow.stages.second_pass.passes import latest, newest, open_both, second
 
 REGION_FILE = "region.json"
 

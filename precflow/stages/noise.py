@@ -19,8 +19,8 @@ from precflow.comparison.executors.choose import choose
 from precflow.comparison.fused.summary import SUMMARY_VERSION
 from precflow.comparison.measure import Measure
 from precflow.comparison.user_metrics import DeclaredMetrics
-from precflow.config import standards
 from precflow.config.schema import RunConfig
+from precflow.config.sections import standards
 from precflow.diagnosis.choices import find_dependent
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import describe_noise, noise_request

@@ -21,7 +21,7 @@ from precflow.sides.launch import REQUEST_FILE
 from precflow.stages import introduced
 from precflow.stages.artifacts import read_json_lines, read_plain, read_value, write_value
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
-from precflow.stages.passes import newest, open_both
+from precflow.stages.second_pass.passes import newest, open_both
 
 NAME = "operators"
 TABLE_FILE = "operators.json"

@@ -19,12 +19,11 @@ from precflow.stages import (
     localize,
     noise,
     operators,
-    region,
     report,
-    second_dump,
     whatif,
 )
 from precflow.stages.job import Stage
+from precflow.stages.second_pass import region, second_dump
 
 FIRST = (determinism.STAGE, compare.STAGE, judge.STAGE, localize.STAGE)
 SECOND = (

@@ -15,7 +15,7 @@ from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
 from precflow.diagnosis.evidence.training import find_other_settings
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
-from precflow.dumps.paired import see_through_rules
+from precflow.dumps.views.paired import see_through_rules
 from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.verdicts import Judged, Verdict
@@ -30,9 +30,9 @@ from precflow.stages.compare import read_measures
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import find_dtypes
-from precflow.stages.passes import latest, newest, open_both, second
-from precflow.stages.region import NAME, read_scope
 from precflow.stages.report_model import build_curves_model, build_model
+from precflow.stages.second_pass.passes import latest, newest, open_both, second
+from precflow.stages.second_pass.region import NAME, read_scope
 
 MODEL_FILE = "model.json"
 PUBLIC = "public"

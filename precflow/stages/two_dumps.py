@@ -24,10 +24,10 @@ from precflow.diagnosis.localize import localize
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
 from precflow.diagnosis.training.phases import tell_phases
 from precflow.diagnosis.training.replay import ReplayedStep, replay_steps
-from precflow.dumps.joined_ranks import join_ranks
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
+from precflow.dumps.views.joined_ranks import join_ranks
 from precflow.environment.reproduction import describe_copy
 from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.judge import judge

@@ -21,7 +21,7 @@ from precflow.comparison.compare import compare
 from precflow.comparison.measure import Measure
 from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config.schema import RunConfig, plain
-from precflow.config.whatifs import CHEAPEST
+from precflow.config.sections.whatifs import CHEAPEST
 from precflow.diagnosis.advice import whatif_files
 from precflow.diagnosis.advice.whatif import (
     CONFIRMED,
@@ -42,9 +42,9 @@ from precflow.diagnosis.advice.whatif import (
 from precflow.diagnosis.advice.whatif_files import WhatIf
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.findings import Suspect
-from precflow.dumps.paired import see_through_rules
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import dump_request
+from precflow.dumps.views.paired import see_through_rules
 from precflow.errors import SideError
 from precflow.judgement.floors import find_floors_of_inputs
 from precflow.judgement.inputs import make_input_judge
@@ -56,7 +56,7 @@ from precflow.stages.compare import choose_executor, read_measures
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 from precflow.stages.judge import find_dtypes
-from precflow.stages.passes import latest, newest
+from precflow.stages.second_pass.passes import latest, newest
 
 KIND = "whatif"
 OUTCOMES_FILE = "outcomes.jsonl"

@@ -15,7 +15,7 @@ from typing import Any
 
 from precflow.config import search_path
 from precflow.config.documents import Document, read
-from precflow.config.standard_sections import describe_origin
+from precflow.config.sections.standard_sections import describe_origin
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 from precflow.metrics import LIMITED, METRICS

@@ -10,7 +10,7 @@ import precflow.curves
 
 MODULES = [
     *(f"precflow.curves.{module.name}" for module in pkgutil.iter_modules(precflow.curves.__path__)),
-    "precflow.config.curves_section",
+    "precflow.config.sections.curves_section",
     "precflow.judgement.curves",
     "precflow.report.curves",
 ]

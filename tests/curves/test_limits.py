@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from precflow.config.standard_sections import Deviation, LossLimits
+from precflow.config.sections.standard_sections import Deviation, LossLimits
 from precflow.curves.deviations import Deviations, measure
 from precflow.curves.joining import join
 from precflow.curves.limits import LIMITS, hold_to_limits, hold_to_standard

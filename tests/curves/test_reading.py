@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from precflow.config import curves_section
+from precflow.config.sections import curves_section
 from precflow.curves.reading import read_curve
 from precflow.curves.wanted import Wanted
 from precflow.errors import CurveError

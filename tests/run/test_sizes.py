@@ -15,8 +15,9 @@ from precflow.run.jobs import make_job
 from precflow.run.sizes import Rehearsal, Sizes, describe_sizes, estimate_sizes, rehearse
 from precflow.run.steps import Step
 from precflow.run.store import Store
-from precflow.stages import dump, second_dump
+from precflow.stages import dump
 from precflow.stages.dump import declare_workload
+from precflow.stages.second_pass import second_dump
 
 FIRST = [Step(dump.stage(side), "run", "k") for side in ("reference", "target")]
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from precflow import resources
-from precflow.config import whatifs
 from precflow.config.command_line import parse
 from precflow.config.composition import compose
+from precflow.config.sections import whatifs
 from precflow.diagnosis.advice import whatif_files
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.whatif import find_confirming

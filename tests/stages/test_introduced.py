@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precflow.config import standards
+from precflow.config.sections import standards
 from precflow.dumps.reader import Dump
 from precflow.errors import SideError
 from precflow.stages import introduced

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import UndefinedError
 
 from precflow.agent.contract import WHATIF_OF_RUN
-from precflow.config.whatifs import TOP
+from precflow.config.sections.whatifs import TOP
 from precflow.diagnosis.advice.rule_templates import compile_condition
 from precflow.diagnosis.advice.whatif_files import WhatIf
 from precflow.diagnosis.findings import CERTAINTIES, Finding, Suspect

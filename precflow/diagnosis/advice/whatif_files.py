@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import WHATIF_KINDS, WHATIF_OF_RUN
-from precflow.config import whatifs
 from precflow.config.documents import Document, display_path, dotted, read
+from precflow.config.sections import whatifs
 from precflow.config.suggestions import did_you_mean
 from precflow.diagnosis.advice.rule_templates import check_template
 from precflow.diagnosis.evidence.names import EVIDENCE

@@ -12,7 +12,8 @@ from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.advice.repro import SCRIPT, write_repro
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import name_call, pair_calls
-from precflow.diagnosis.evidence import communication, operator_families, overflow, run, skipped_steps, suspect, training
+from precflow.diagnosis.evidence import communication, operator_families, run, suspect, training
+from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region, Suspect

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from precflow.agent.contract import OPTIMIZER
-from precflow.diagnosis.evidence import error_shape, in_place, masks, nonfinite, normalisation, operator_families
+from precflow.diagnosis.evidence import error_shape, in_place, masks, normalisation, operator_families
+from precflow.diagnosis.evidence.overflows import nonfinite
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair
 from precflow.diagnosis.introduced import IntroducedError
 from precflow.diagnosis.localize import ACCUMULATED

@@ -8,8 +8,8 @@ from precflow.agent.contract import FORWARD
 from precflow.agent.dump.writer import Writer
 from precflow.agent.measure.content_id import content_id, dtype_name
 from precflow.comparison.compare import compare
-from precflow.dumps.joined_ranks import JoinedRanks, count_ranks, join_ranks
 from precflow.dumps.reader import Dump
+from precflow.dumps.views.joined_ranks import JoinedRanks, count_ranks, join_ranks
 from precflow.environment.reproduction import find_blockers
 
 WHOLE = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))

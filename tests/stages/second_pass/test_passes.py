@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from precflow.dumps.two_passes import TwoPasses
-from precflow.stages.passes import latest, newest, open_evidence, second
+from precflow.dumps.views.two_passes import TwoPasses
+from precflow.stages.second_pass.passes import latest, newest, open_evidence, second
 
 ONE, TWO = Path("one"), Path("two")
 

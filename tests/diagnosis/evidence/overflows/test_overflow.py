@@ -9,8 +9,8 @@ from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.config.schema import RunConfig
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rules import advise
-from precflow.diagnosis.evidence import overflow
 from precflow.diagnosis.evidence.collect import collect
+from precflow.diagnosis.evidence.overflows import overflow
 from precflow.diagnosis.localize import localize
 
 RULES = load_rules([resources.directory("conf") / "rule"])

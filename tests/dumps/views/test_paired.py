@@ -8,8 +8,8 @@ from torch import nn
 import precflow
 from precflow.comparison.compare import compare
 from precflow.config.schema import PairingRule
-from precflow.dumps.paired import Derivation, fill_pattern, match_text, see_through_rules
 from precflow.dumps.reader import Dump
+from precflow.dumps.views.paired import Derivation, fill_pattern, match_text, see_through_rules
 from precflow.errors import ConfigError
 
 THREE = ("attn.q", "attn.k", "attn.v")

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from precflow import keys
-from precflow.stages import dump, region
+from precflow.stages import dump
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.passes import second
+from precflow.stages.second_pass import region
+from precflow.stages.second_pass.passes import second
 
 
 def stage(side: str) -> Stage:

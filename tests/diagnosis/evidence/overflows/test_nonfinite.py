@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from precflow.diagnosis.evidence.nonfinite import MaskedCounts, count_masked, count_nonfinite
+from precflow.diagnosis.evidence.overflows.nonfinite import MaskedCounts, count_masked, count_nonfinite
 
 
 def test_sides_are_counted_apart():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from precflow.dumps.reader import Dump
-from precflow.dumps.two_passes import TwoPasses, count_unknown, find_unrepeated
+from precflow.dumps.views.two_passes import TwoPasses, count_unknown, find_unrepeated
 from precflow.errors import DumpError
 
 ONE, TWO, THREE = (np.full((2, 3), number, dtype=np.float32) for number in (1, 2, 3))

@@ -3,9 +3,10 @@
 import pytest
 
 from precflow.diagnosis.second_pass import SecondPass
-from precflow.stages import dump, region, second_dump
+from precflow.stages import dump
 from precflow.stages.artifacts import write_value
 from precflow.stages.job import StageResult
+from precflow.stages.second_pass import region, second_dump
 
 RULES = ({"match": ["fc2"], "operator": ["linear"], "step": [0]},)
 

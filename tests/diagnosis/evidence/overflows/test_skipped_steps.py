@@ -15,7 +15,7 @@ from precflow.config.schema import RunConfig
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rules import advise
 from precflow.diagnosis.evidence.collect import collect
-from precflow.diagnosis.evidence.skipped_steps import NOTHING, SkippedSteps, find_skipped_steps
+from precflow.diagnosis.evidence.overflows.skipped_steps import NOTHING, SkippedSteps, find_skipped_steps
 from precflow.diagnosis.localize import localize
 from precflow.dumps.reader import Dump
 from precflow.stages.determinism import reproduce

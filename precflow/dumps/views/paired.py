@@ -31,10 +31,10 @@ from precflow.agent.sampling import parse_slices
 from precflow.config.schema import PairingRule
 from precflow.dumps.batches import align_inputs
 from precflow.dumps.header import ContentEntries, ContentEntry
-from precflow.dumps.joined_ranks import join_ranks
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
+from precflow.dumps.views.joined_ranks import join_ranks
 from precflow.errors import ConfigError
 
 NAME, SEQUENCE = "name", "sequence"

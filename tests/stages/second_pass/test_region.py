@@ -3,8 +3,8 @@
 import json
 
 from precflow.diagnosis.second_pass import SecondPass
-from precflow.stages import region
 from precflow.stages.artifacts import write_value
+from precflow.stages.second_pass import region
 
 SCOPE = SecondPass(
     rules=({"match": ["fc2"], "operator": ["linear"], "step": [0]},),

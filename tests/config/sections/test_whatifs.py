@@ -3,7 +3,7 @@
 import pytest
 
 from precflow.config.composition import compose
-from precflow.config.whatifs import known_words
+from precflow.config.sections.whatifs import known_words
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.errors import ConfigError
 from precflow.resources import directory

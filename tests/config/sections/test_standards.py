@@ -1,6 +1,6 @@
 import pytest
 
-from precflow.config import standards
+from precflow.config.sections import standards
 
 
 def test_names_are_the_files():

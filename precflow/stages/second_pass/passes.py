@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from precflow.dumps.batches import align_inputs
-from precflow.dumps.joined_ranks import count_ranks
-from precflow.dumps.paired import see_through_rules
 from precflow.dumps.reader import Dump
-from precflow.dumps.two_passes import TwoPasses
+from precflow.dumps.views.joined_ranks import count_ranks
+from precflow.dumps.views.paired import see_through_rules
+from precflow.dumps.views.two_passes import TwoPasses
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job
 

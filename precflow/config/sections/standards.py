@@ -15,7 +15,7 @@ from typing import Any
 
 from precflow import resources
 from precflow.config.documents import DottedPath, display_path, dotted, read
-from precflow.config.standard_sections import (
+from precflow.config.sections.standard_sections import (
     Benchmark,
     LossLimits,
     OperatorLimits,
