@@ -28,7 +28,10 @@ def test_every_problem_with_its_line(capsys, team):
     assert validate.main(["recipes/broken.yaml", "recipes/fine.yaml"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == " recipes/broken.yaml"
-    assert lines[1].split() == "3 determinism.algorithms YAML reads `off` as false. Use native (also: strict, warn)".split()
+    assert (
+        lines[1].split()
+        == "3 determinism.algorithms YAML reads `off` as false. Use native (also: strict, warn, when_needed)".split()
+    )
     assert lines[2].split() == "6 tolerance.rules[0] loosens relative_l2 of `calibrated` without `because`".split()
     assert lines[3].split()[:2] == ["recipes/fine.yaml", "ok"]
     assert "1 of 2 recipes is not usable" in lines[4]

@@ -18,6 +18,9 @@ from precflow.agent.emulated.relabel import DEVICE_TYPE
 
 def install() -> None:
     """Replace the functions of torch that make tensors of Python numbers."""
+    # `with torch.device("meta")` looks functions up in a set that torch fills at first use. The functions that are called in
+    # the end are torch's own, so these have to be in it: transformers asks torch.tensor([]) for the device and would get "cpu".
+    private.fill_device_constructors()
     for name in ("tensor", "as_tensor", "asarray"):
         setattr(torch, name, _outside_of_modes(getattr(torch, name)))
     torch.Tensor.new_tensor = _outside_of_modes(torch.Tensor.new_tensor)  # type: ignore[method-assign]

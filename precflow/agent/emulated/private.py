@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._decomp import decompositions as _decompositions
+from torch.utils import _device
 from torch.utils import _python_dispatch as _modes
 from torch.utils import backend_registration as _registration
 
@@ -35,6 +36,7 @@ ExcludeDispatchKeys: Any = _core._ExcludeDispatchKeyGuard
 has_kernel: Any = _core._dispatch_has_kernel_for_dispatch_key
 all_operator_names: Any = _core._dispatch_get_all_op_names
 count_dispatch_modes: Any = _core._len_torch_dispatch_stack
+fill_device_constructors: Any = _device._device_constructors
 without_dispatch_modes: Any = _modes._disable_current_modes
 running_backward: Any = _core._current_graph_task_id  # -1 if no backward is running
 softmax: Any = torch.ops.aten._softmax.default

@@ -21,6 +21,9 @@ class Noted:
         self.emitted = []
         self.noted = []
 
+    def note_running(self, module, operator, site, phase):
+        self.running = (module, operator, site, phase)
+
     def describe(self, tensors, *, store, choice, returned=False):
         self.stored.append((store, choice))
         self.read_weights.append(returned)
@@ -53,7 +56,10 @@ def ended(lines):
     def run(given, result, written=(), *, movement=False):
         calls = OperatorCalls(lines)
         tensors = [(str(number), tensor) for number, tensor in enumerate(given)]
-        running = calls.begin(SimpleNamespace(movement=movement), "choice", tensors)
+        heading = SimpleNamespace(
+            movement=movement, module_call=SimpleNamespace(module="m"), operator="add", site=0, phase="forward"
+        )
+        running = calls.begin(heading, "choice", tensors)
         chosen = [(index, tensor) for index, tensor in tensors if any(tensor is one for one in written)]
         return calls.end(running, result, chosen)
 

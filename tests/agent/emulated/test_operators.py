@@ -198,3 +198,10 @@ def test_tensors_of_numbers_are_made_under_a_dispatch_mode_as_on_the_cpu(npu, na
     assert made["npu:1"].device == torch.device("npu:1")
     assert torch.equal(made["npu:1"].cpu(), made["cpu"])
     assert seen["npu:1"] == seen["cpu"]
+
+
+def test_tensors_of_numbers_obey_the_device_of_a_context(npu):
+    with torch.device("meta"):  # transformers asks for the device of a context so, and initializes no buffer if it gets another
+        assert torch.tensor([]).device.type == "meta"
+    with torch.device("npu"):
+        assert torch.tensor([1.0]).device.type == "npu"
