@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from precflow.agent.contract import FILLS, LARGEST
@@ -62,11 +62,12 @@ def fails_by_class(summary):
 
 
 @settings(max_examples=400)
+@example((np.array([-65504], np.float16), np.array([64860], np.float16)))  # a fill against a number: nothing ordinary is left
 @given(pairs())
 def test_no_metric_says_less_than_the_error_of_all_elements_together(pair):
     summary, true = summarize(*pair), plain_relative_l2(*pair)
     assert summary.settled
-    assert measure_all(summary)["relative_l2"] >= true * (1 - 1e-9) or summary.other_fill
+    assert summary.other_fill or measure_all(summary)["relative_l2"] >= true * (1 - 1e-9)
     if true > 2**-5:  # the widest limit of these types
         with pytest.raises(AssertionError):
             assert_aligned(*pair[::-1])
@@ -80,7 +81,7 @@ def test_the_compiled_pass_says_no_less_however_it_is_cut(pair, cut):
     parts = [(start, stop, tensors.summary(start, stop, compiled=True)) for start, stop in itertools.pairwise(ends)]
     summary = tensors.settle(parts, compiled=True)
     found, expected = measure_all(summary), measure_all(summarize(*pair))
-    assert found["relative_l2"] >= plain_relative_l2(*pair) * (1 - 1e-9) or summary.other_fill
+    assert summary.other_fill or found["relative_l2"] >= plain_relative_l2(*pair) * (1 - 1e-9)
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-14)
     assert count_classes(summary) == count_classes(summarize(*pair))
 

@@ -166,7 +166,7 @@ def test_nothing_is_said_that_the_tensors_refute(evidence, seed, shape, types, d
     true = measure_all(summary)
     mismatched = summary.nonfinite_mismatch + summary.sentinel_mismatch
     if found.counts.get("nonfinite_mismatch", 0) + found.counts.get("sentinel_mismatch", 0):
-        assert mismatched
+        assert mismatched or summary.other_fill
     if found.ranges:
         assert not mismatched
         assert found.counts["elements"] == summary.elements
