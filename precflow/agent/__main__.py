@@ -67,6 +67,7 @@ def _serve(path: str, events: Events, started_by: Optional[int] = None) -> int:
             myself = os.getpid()
 
             def run(rank: int) -> int:
+                """Run one rank in its own process, and end with the process that forked it."""
                 die_with(myself)
                 return _run_rank(checked, events.of_rank(rank))
 

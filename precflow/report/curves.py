@@ -106,12 +106,15 @@ def draw_curve(one: CurveOutcome) -> Picture | None:
     bottom = min(bottom, top - _FEWEST_DECADES)
 
     def across(step: int) -> float:
+        """Return where a step stands from the left; a single one in the middle."""
         return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * ((step - first) / (last - first) if last > first else 0.5), 1)
 
     def upper(value: float) -> float:
+        """Return the height of a value in the upper picture, that of the curves."""
         return round(HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - low) / (high - low), 1)
 
     def lower(value: float) -> float:
+        """Return the height of a difference in the lower picture, on a logarithmic scale."""
         share = (math.log10(value) - bottom) / (top - bottom)
         return round(LOWER - _BOTTOM - (LOWER - _TOP - _BOTTOM) * share, 1)
 

@@ -29,6 +29,7 @@ def install() -> None:
 def _outside_of_modes(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     @functools.wraps(make)
     def wrapped(*arguments: Any, **named: Any) -> torch.Tensor:
+        """Make the tensor with every dispatch mode off, then lift it: modes see one call, as on a real device."""
         device = _find_device(arguments, named) if private.count_dispatch_modes() else None
         if device is None or device.type != DEVICE_TYPE:
             return make(*arguments, **named)

@@ -142,6 +142,7 @@ class Interventions:
         """Run an aten operator of the forward pass, changed if it is one of the calls."""
 
         def run(*given: Any, **named: Any) -> Any:
+            """Run the operator as the function that ``_run`` expects, with arguments spread."""
             return schema.run(given, named)
 
         if self._is_quiet() or schema.name in PLACEMENT or schema.name in _OF_AUTOGRAD or autograd.is_in_backward():
@@ -254,7 +255,8 @@ def _run_elsewhere(  # noqa: PLR0913, PLR0917  the call, and where and how it is
             copies.append((tensor, copy, version_of(copy)))
         return copy
 
-    def widen(value: Any) -> Any:  # softmax(x, dtype=torch.float32) asks for a type of its own
+    def widen(value: Any) -> Any:
+        """Return the wide type for a narrower one: ``softmax(x, dtype=torch.bfloat16)`` asks for a type of its own."""
         narrow = isinstance(value, torch.dtype) and value.is_floating_point and wide is not None
         return wide if narrow and torch.finfo(value).bits < torch.finfo(wide).bits else value  # type: ignore[arg-type]  # both checked
 

@@ -74,6 +74,7 @@ def share_inputs(request: Request, inputs: Dict[str, Any], hashes: Dict[str, Any
     part = sizes[0] // request.ranks
 
     def cut(value: Any) -> Any:
+        """Return this rank's rows of a tensor that has the batch in front; anything else as it is."""
         whole = isinstance(value, torch.Tensor) and value.dim() and len(value) == sizes[0]
         return value[rank * part : (rank + 1) * part].clone() if whole else value
 

@@ -132,6 +132,7 @@ def _count(say: Say, total: int) -> Callable[[int], None]:
     lock, moved = threading.Lock(), [0]
 
     def tell(size: int) -> None:
+        """Add the bytes that moved; more than all of them (parts that were sent again) is not shown."""
         with lock:
             moved[0] += size
             say(min(moved[0], total), total)

@@ -96,6 +96,7 @@ def upload_files(folder: Path, names: Iterable[str], into: RemoteFolder, tell: T
     """
 
     def send(name: str) -> tuple[str, RemoteFile]:
+        """Upload one file unless the store has its bytes; return its name, size and checksum."""
         path, told = folder / name, _Told(tell)
         file = hashing.submit(describe_file, path)
         # What is surely not there is sent while it is hashed.
@@ -216,6 +217,7 @@ def download_files(source: RemoteFolder, files: Mapping[str, RemoteFile], folder
     """
 
     def fetch(name: str) -> tuple[str, str]:
+        """Download one file unless it is here; return its name and why it could not be had, ``""`` if it could."""
         path, file = folder / name, files[name]
         problem, told = "", _Told(tell)
         if not (path.is_file() and path.stat().st_size == file.bytes and describe_file(path) == file):
@@ -255,6 +257,7 @@ def _fetch_parts(source: RemoteFolder, name: str, size: int, part: Path, told: _
         stream.truncate()
 
         def read(span: tuple[int, int]) -> tuple[bytes, bytes]:
+            """Return the bytes of a span of the file and their digest; an empty span only asks whether the file exists."""
             with explain_errors(source.url):
                 data: bytes = filesystem.cat_file(there, start=span[0], end=span[1]) if span[1] else b""
                 if span == (0, 0) and not filesystem.exists(there):

@@ -19,7 +19,7 @@ Q, K, V = normal(2, 4, 5, 8, seed=1), normal(2, 4, 7, 8, seed=2), normal(2, 4, 7
 SEEN = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(4)) > 0.3
 
 
-def close(found, expected):
+def assert_close(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
@@ -29,7 +29,7 @@ def close(found, expected):
     ids=["plain", "causal", "scale", "seen", "added"],
 )
 def test_attention_is_that_of_torch(options):
-    close(
+    assert_close(
         COMPOSITIONS["scaled_dot_product_attention"](Q, K, V, **options),
         functional.scaled_dot_product_attention(Q, K, V, **options),
     )
@@ -38,7 +38,7 @@ def test_attention_is_that_of_torch(options):
 def test_attention_of_grouped_queries_is_that_of_repeated_keys():
     keys, values = K[:, :2], V[:, :2]
     expected = functional.scaled_dot_product_attention(Q, keys.repeat_interleave(2, 1), values.repeat_interleave(2, 1))
-    close(COMPOSITIONS["scaled_dot_product_attention"](Q, keys, values, enable_gqa=True), expected)
+    assert_close(COMPOSITIONS["scaled_dot_product_attention"](Q, keys, values, enable_gqa=True), expected)
 
 
 def test_a_query_that_sees_nothing_gets_0():
@@ -60,7 +60,7 @@ def test_the_backward_of_attention_is_that_of_autograd(heads):
     out, total = COMPOSITIONS["scaled_dot_product_flash_attention"](*plain, is_causal=True)
     found = COMPOSITIONS["scaled_dot_product_flash_attention_backward"](gradient, *plain, out, total, is_causal=True)
     for each, expected in zip(found, (q.grad, k.grad, v.grad), strict=True):
-        close(each, expected)
+        assert_close(each, expected)
 
 
 KERNELS = [name for name in COMPOSITIONS if name.startswith("scaled_dot_product_") and not name.endswith("product_attention")]
@@ -85,7 +85,7 @@ def test_a_backward_of_cudnn_without_a_mask_is_not_causal():
     positional = (gradient, Q, K, V, output.detach(), total, None, None, None, *lengths, 0.0, False)
     found = COMPOSITIONS["scaled_dot_product_cudnn_attention_backward"](*positional)
     for each, expected in zip(found, (q.grad, k.grad, v.grad), strict=True):
-        close(each, expected)
+        assert_close(each, expected)
 
 
 def test_dropout_is_refused():
@@ -115,7 +115,7 @@ def test_fusion_attention_in_every_layout(layout, heads):
     )
     given = [to_layout(each, layout) for each in (Q, k, v)]
     (found,) = COMPOSITIONS["npu_fusion_attention"](*given, 4, layout, atten_mask=hidden, scale=0.3)
-    close(found, to_layout(expected, layout))
+    assert_close(found, to_layout(expected, layout))
 
 
 def sees(mode, query, key, length, width, before, behind):
@@ -136,18 +136,18 @@ def test_sparse_modes_of_fusion_attention(mode):
     (found,) = COMPOSITIONS["npu_fusion_attention"](
         Q, k, v, 4, "BNSD", sparse_mode=mode, pre_tockens=before, next_tockens=behind, scale=0.3
     )
-    close(found, functional.scaled_dot_product_attention(Q, k, v, attn_mask=seen, scale=0.3))
+    assert_close(found, functional.scaled_dot_product_attention(Q, k, v, attn_mask=seen, scale=0.3))
 
 
 def test_rms_norms():
     x, y, gamma = normal(3, 6), normal(3, 6, seed=1), normal(6, seed=2)
     expected = functional.rms_norm(x, (6,), gamma, 1e-6)
-    close(COMPOSITIONS["npu_rms_norm"](x, gamma)[0], expected)
-    close(COMPOSITIONS["npu_rms_norm"](x, gamma)[1].squeeze(), 1 / (x.square().mean(-1) + 1e-6).sqrt())
-    close(COMPOSITIONS["rms_norm"](x, (6,), gamma, 1e-6), expected)
+    assert_close(COMPOSITIONS["npu_rms_norm"](x, gamma)[0], expected)
+    assert_close(COMPOSITIONS["npu_rms_norm"](x, gamma)[1].squeeze(), 1 / (x.square().mean(-1) + 1e-6).sqrt())
+    assert_close(COMPOSITIONS["rms_norm"](x, (6,), gamma, 1e-6), expected)
     normalized, _, total = COMPOSITIONS["npu_add_rms_norm"](x, y, gamma, 1e-6)
-    close(total, x + y)
-    close(normalized, functional.rms_norm(x + y, (6,), gamma, 1e-6))
+    assert_close(total, x + y)
+    assert_close(normalized, functional.rms_norm(x + y, (6,), gamma, 1e-6))
 
 
 def test_rotations_element_by_element():
@@ -155,9 +155,9 @@ def test_rotations_element_by_element():
     half, pairs = (COMPOSITIONS["npu_rotary_mul"](x, cos, sin, mode) for mode in ("half", "interleave"))
     for place in range(6):
         partner = -x[..., place + 3] if place < 3 else x[..., place - 3]
-        close(half[..., place], x[..., place] * cos[..., place] + partner * sin[..., place])
+        assert_close(half[..., place], x[..., place] * cos[..., place] + partner * sin[..., place])
         partner = -x[..., place + 1] if place % 2 == 0 else x[..., place - 1]
-        close(pairs[..., place], x[..., place] * cos[..., place] + partner * sin[..., place])
+        assert_close(pairs[..., place], x[..., place] * cos[..., place] + partner * sin[..., place])
     with pytest.raises(CannotCompute, match="rotary_mode"):
         COMPOSITIONS["npu_rotary_mul"](x, cos, sin, "quarter")
 
@@ -165,17 +165,17 @@ def test_rotations_element_by_element():
 def test_activations_element_by_element():
     x = normal(3, 8)
     left, right = x[:, :4], x[:, 4:]
-    close(COMPOSITIONS["npu_swiglu"](x), left / (1 + (-left).exp()) * right)
-    close(COMPOSITIONS["npu_fast_gelu"](x), x / (1 + (-1.702 * x).exp()))
+    assert_close(COMPOSITIONS["npu_swiglu"](x), left / (1 + (-left).exp()) * right)
+    assert_close(COMPOSITIONS["npu_fast_gelu"](x), x / (1 + (-1.702 * x).exp()))
     tanh = 0.5 * right * (1 + torch.tanh(math.sqrt(2 / math.pi) * (right + 0.044715 * right**3)))
-    close(COMPOSITIONS["npu_geglu"](x)[0], left * tanh)
+    assert_close(COMPOSITIONS["npu_geglu"](x)[0], left * tanh)
 
 
 def test_scaled_masked_softmax():
     x, mask = normal(1, 2, 4, 4), torch.ones(4, 4).triu(1).bool()
     expected = (x * 0.5).masked_fill(mask, -10000.0).softmax(-1)
-    close(COMPOSITIONS["npu_scaled_masked_softmax"](x, mask, 0.5), expected)
-    close(COMPOSITIONS["npu_scaled_masked_softmax"](x, mask, 0.5, fixed_triu_mask=True), expected)
+    assert_close(COMPOSITIONS["npu_scaled_masked_softmax"](x, mask, 0.5), expected)
+    assert_close(COMPOSITIONS["npu_scaled_masked_softmax"](x, mask, 0.5, fixed_triu_mask=True), expected)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -192,9 +192,9 @@ def test_a_layer_of_onednn_is_an_lstm(reverse):
     }
     expected, last, end = torch.lstm(x.flip(0) if reverse else x, [hidden, cell], weights, **options)
     found = COMPOSITIONS["mkldnn_rnn_layer"](x, *weights, hidden, cell, reverse)
-    close(found[0], expected.flip(0) if reverse else expected)
-    close(found[1], last)
-    close(found[2], end)
+    assert_close(found[0], expected.flip(0) if reverse else expected)
+    assert_close(found[1], last)
+    assert_close(found[2], end)
 
 
 def test_fused_cells_are_cells():
@@ -202,11 +202,11 @@ def test_fused_cells_are_cells():
     one, identity = torch.ones(2, 1, dtype=torch.float64), torch.zeros(16, 1, dtype=torch.float64)
     expected = torch.lstm_cell(one * 0, [torch.zeros(2, 4).double(), cell], identity, torch.zeros(16, 4).double(), bias, None)
     found = COMPOSITIONS["thnn_fused_lstm_cell"](gates * 0, inner * 0, cell, bias)
-    close(found[0], expected[0])
-    close(found[1], expected[1])
+    assert_close(found[0], expected[0])
+    assert_close(found[1], expected[1])
     weight = normal(12, 4, seed=4)
     hidden, x = normal(2, 4, seed=5), normal(2, 4, seed=6)
-    close(
+    assert_close(
         COMPOSITIONS["thnn_fused_gru_cell"](x @ weight.t(), hidden @ weight.t(), hidden)[0],
         torch.gru_cell(x, hidden, weight, weight),
     )

@@ -21,7 +21,7 @@ def test_gradients_of_weight_and_bias_add_up_over_rows():
     assert torch.allclose(of_bias, gradient.abs().sum((0, 1)))
 
 
-def dominated(terms, exact):
+def assert_dominated(terms, exact):
     """No result is larger than the sum of its absolute terms, and terms are not much larger than they need be."""
     assert terms.shape == exact.shape
     assert bool((exact.abs() <= terms * (1 + 1e-12)).all())
@@ -37,7 +37,7 @@ def test_batch_norm(train):
     for terms, exact in zip(
         TERMS["native_batch_norm_backward"](*given), torch.ops.aten.native_batch_norm_backward(*given), strict=True
     ):
-        dominated(terms, exact)
+        assert_dominated(terms, exact)
 
 
 def test_group_norm():
@@ -47,7 +47,7 @@ def test_group_norm():
     for terms, exact in zip(
         TERMS["native_group_norm_backward"](*given), torch.ops.aten.native_group_norm_backward(*given), strict=True
     ):
-        dominated(terms, exact)
+        assert_dominated(terms, exact)
 
 
 def test_layer_norm():
@@ -57,11 +57,11 @@ def test_layer_norm():
     for terms, exact in zip(
         TERMS["native_layer_norm_backward"](*given), torch.ops.aten.native_layer_norm_backward(*given), strict=True
     ):
-        dominated(terms, exact)
+        assert_dominated(terms, exact)
 
 
 @pytest.mark.parametrize(("name", "function"), [("softmax", torch.softmax), ("log_softmax", torch.log_softmax)])
 def test_softmax(name, function):
     gradient, output = normal(4, 6), function(normal(4, 6), -1)
     exact = getattr(torch.ops.aten, f"_{name}_backward_data")(gradient, output, -1, torch.float64)
-    dominated(TERMS[f"{name}_backward_data"](gradient, output, -1, torch.float64), exact)
+    assert_dominated(TERMS[f"{name}_backward_data"](gradient, output, -1, torch.float64), exact)
