@@ -164,7 +164,8 @@ def examine(
         other = list(inputs.values())[1] if len(inputs) > 1 else _read_number(arguments, first)
         return None if other is None else _examine_comparison(first, other, reference, target)
     if name in _ROUNDING:
-        return _examine_rounding(_ROUNDING[name], first, reference, target) if not _has_decimals(arguments) else None
+        whole = arguments.get("decimals", "0") == "0"
+        return _examine_rounding(_ROUNDING[name], first, reference, target) if whole else None
     return None
 
 
@@ -183,10 +184,6 @@ def _read_number(arguments: Mapping[str, str], like: Given) -> Given | None:
     except ValueError:
         return None
     return Given(value, value, like.dtype)
-
-
-def _has_decimals(arguments: Mapping[str, str]) -> bool:
-    return arguments.get("decimals", "0") != "0"
 
 
 def _examine_selection(given: Given, dimension: int | None, reference: Array, target: Array) -> Flips | None:

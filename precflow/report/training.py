@@ -71,7 +71,8 @@ def draw_gradients(rows: Sequence[GradientRow]) -> GradientPicture | None:
         norm, direction = _measure_distances(row)
         left, right = LABEL + column[row.step], LABEL + (WIDTH - LABEL + GAP) / 2 + column[row.step]
         title = describe_gradient(row)
-        texts = (_format_ratio(row), _format_cosine(row)) if len(steps) <= TEXT_STEPS else ("", "")
+        cosine = "?" if row.cosine is None else f"{row.cosine:.4g}"
+        texts = (_format_ratio(row), cosine) if len(steps) <= TEXT_STEPS else ("", "")
         cells += [
             Cell(round(left, 1), place[row.parameter], find_level(norm), texts[0], title),
             Cell(round(right, 1), place[row.parameter], find_level(direction), texts[1], title),
@@ -127,7 +128,3 @@ def _format_ratio(row: GradientRow) -> str:
     if not row.reference or row.target is None:
         return "?" if row.reference is None or row.target is None else "0 / 0" if not row.target else "new"
     return f"\u00d7{row.target / row.reference:.4g}"
-
-
-def _format_cosine(row: GradientRow) -> str:
-    return "?" if row.cosine is None else f"{row.cosine:.4g}"

@@ -11,7 +11,6 @@ from precflow import keys, resources
 from precflow.config.schema import SIDES
 from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.advice.repro import SCRIPT
-from precflow.diagnosis.advice.rule_files import AdviceRule
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.evidence.curves import gather_curves
 from precflow.diagnosis.findings import Finding
@@ -108,7 +107,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 
 
 def _advise(job: Job, evidence: Mapping[str, Any]) -> list[Finding]:
-    return [leave_out_idle(job, finding) for finding in rules.advise(evidence, _load_rules(job))]
+    known = rule_files.load_rules([_rule_folder()], job.team.get("rule", ()))
+    return [leave_out_idle(job, finding) for finding in rules.advise(evidence, known)]
 
 
 def leave_out_idle(job: Job, finding: Finding) -> Finding:
@@ -128,10 +128,6 @@ def leave_out_idle(job: Job, finding: Finding) -> Finding:
         try_it="" if changed & idle else finding.try_it,
         confirm="" if is_script or "target" in given else finding.confirm,
     )
-
-
-def _load_rules(job: Job) -> list[AdviceRule]:
-    return rule_files.load_rules([_rule_folder()], job.team.get("rule", ()))
 
 
 def _write_findings(findings: Sequence[Finding], folder: Path) -> StageResult:

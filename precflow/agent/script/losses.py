@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, ContextManager, List, Mapping, Optional, Sequence
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -36,7 +36,7 @@ class Losses(TorchFunctionMode):
             with self._quiet:
                 number = args[0].detach()
                 self.values.append(math.nan if number.is_meta else float(number))
-        return func(*args, **_as_dict(kwargs))
+        return func(*args, **(kwargs or {}))
 
     def start(self) -> None:
         """Begin to listen."""
@@ -45,7 +45,3 @@ class Losses(TorchFunctionMode):
     def stop(self) -> None:
         """Stop listening."""
         leave_mode(self)
-
-
-def _as_dict(keywords: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    return dict(keywords or {})

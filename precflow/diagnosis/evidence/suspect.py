@@ -55,7 +55,9 @@ def gather(
         introduced: What float64 at the target's own inputs said about it; ``None`` where it was not evaluated.
         sources: For each input that another call made on the target, a sentence that says so.
     """
-    observed = replace(observed, reference=_as_function(observed.reference))
+    # Evidence knows an aten operator by the torch function that does the same.
+    function = operator_families.name_as_function(observed.reference.operator)
+    observed = replace(observed, reference=msgspec.structs.replace(observed.reference, operator=function))
     evidence = {**_describe_call(observed, judged), **_compare_calls(observed, same_dtype=same_dtype)}
     if sources:
         evidence["wired_differently"] = list(sources)
@@ -73,11 +75,6 @@ def gather(
     else:
         evidence |= _compare_statistics(*observed.records)
     return {name: value for name, value in evidence.items() if value is not None}
-
-
-def _as_function(call: Call) -> Call:
-    """Return a call of an aten operator as that of the torch function that does the same, which evidence is known by."""
-    return msgspec.structs.replace(call, operator=operator_families.name_as_function(call.operator))
 
 
 def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:

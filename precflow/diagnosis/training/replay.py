@@ -208,7 +208,7 @@ def _read_step(dump: ReadableTensors, call: Call) -> _RecordedStep | None:
     if before is None or gradient is None or before.dtype not in FLOATS or gradient.shape != before.shape:
         return None
     state = {index.removeprefix(f"{name}."): record for index, record in given.items()}
-    results = {index.removeprefix(f"{name}."): record for index, record in _by_index(call.outputs[1:]).items()}
+    results = {record.index.removeprefix(f"{name}."): record for record in call.outputs[1:]}
     number = _read_number(dump, results, settings)
     results.pop(_NUMBER, None)
     state.pop(_NUMBER, None)
@@ -225,10 +225,6 @@ def _read_step(dump: ReadableTensors, call: Call) -> _RecordedStep | None:
         dtypes={WEIGHT: call.outputs[0].dtype, **{key: record.dtype for key, record in shaped.items()}},
         optimizers=optimizers,
     )
-
-
-def _by_index(records: Sequence[Record]) -> dict[str, Record]:
-    return {record.index: record for record in records}
 
 
 def _read_number(dump: ReadableTensors, results: Mapping[str, Record], settings: Mapping[str, Any]) -> float:
