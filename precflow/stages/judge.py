@@ -17,7 +17,7 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.views.two_passes import TwoPasses
 from precflow.errors import StoreError
 from precflow.judgement.floors import find_floors_of_inputs
-from precflow.judgement.inputs import make_input_judge
+from precflow.judgement.inputs import JudgeInput, make_input_judge
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import STATUSES, VERDICTS, Judged, Verdict
 from precflow.stages import curves, noise
@@ -97,16 +97,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
     dtypes = find_dtypes(reference, target, measures)
     evidence = open_both(needs, job)
-    floors = noise.read_floors(needs[noise.NAME]) if noise.NAME in needs else {}
-    folders = job.team.get("standard", ())
-    inputs = make_input_judge(
-        *evidence,
-        job.config.tolerance,
-        reference_dtype=dtypes[0],
-        target_dtype=dtypes[1],
-        folders=folders,
-        find_floor=find_floors_of_inputs(evidence[0].calls(), floors),
-    )
+    floors = noise.read_floors(needs)
     judged, verdict = judge(
         measures,
         job.config,
@@ -116,16 +107,43 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         unrepeatable=reproduction.unrepeatable,
         second_pass=second("compare") in needs,
         today=_today(),
-        folders=folders,
+        folders=job.team.get("standard", ()),
         floors=floors,
         without_floors=_explain_missing_floors(job, needs),
-        settle_choices=make_settler(*evidence, inputs, floors),
+        settle_choices=make_settler(*evidence, judge_inputs(job, needs, *evidence, dtypes), floors),
         losses=(reference.header.losses, target.header.losses),
         curves=curves.read_outcomes(needs),
     )
     write_lines(folder / JUDGED_FILE, judged)
     write_value(folder / VERDICT_FILE, verdict)
     return StageResult(note=verdict.verdict)
+
+
+def judge_inputs(
+    job: Job,
+    needs: Mapping[str, Path],
+    reference: Dump | TwoPasses,
+    target: Dump | TwoPasses,
+    dtypes: tuple[str, str],
+) -> JudgeInput:
+    """Return what judges an input by the limits of the run, those that are made of the noise floor as well.
+
+    Args:
+        job: Its recipe has the limits.
+        needs: If a stage has measured the noise floor, its folder is among them.
+        reference: What the reference kept.
+        target: What the target kept, or a trial of it.
+        dtypes: Floating point types of both runs, see :func:`find_dtypes`.
+    """
+    return make_input_judge(
+        reference,
+        target,
+        job.config.tolerance,
+        reference_dtype=dtypes[0],
+        target_dtype=dtypes[1],
+        folders=job.team.get("standard", ()),
+        find_floor=find_floors_of_inputs(reference.calls(), noise.read_floors(needs)),
+    )
 
 
 def _explain_missing_floors(job: Job, needs: Mapping[str, Path]) -> str:

@@ -8,13 +8,10 @@ from typing import Any
 
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.localize import localize
-from precflow.judgement.floors import find_floors_of_inputs
-from precflow.judgement.inputs import make_input_judge
-from precflow.stages import noise
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.judge import find_dtypes, read_judged
+from precflow.stages.judge import find_dtypes, judge_inputs, read_judged
 from precflow.stages.second_pass.passes import latest, newest, open_both, second
 
 REGION_FILE = "region.json"
@@ -33,17 +30,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reference, target = open_both(needs, job)
     measures = read_measures(latest(needs, "compare"))
-    dtypes = find_dtypes(reference, target, measures)
-    floors = noise.read_floors(needs[noise.NAME]) if noise.NAME in needs else {}
-    inputs = make_input_judge(
-        reference,
-        target,
-        job.config.tolerance,
-        reference_dtype=dtypes[0],
-        target_dtype=dtypes[1],
-        folders=job.team.get("standard", ()),
-        find_floor=find_floors_of_inputs(reference.calls(), floors),
-    )
+    inputs = judge_inputs(job, needs, reference, target, find_dtypes(reference, target, measures))
     region = localize(reference, target, measures, read_judged(latest(needs, "judge")), inputs)
     write_value(folder / REGION_FILE, region)
     return StageResult(note=f"starts at {region.start}" if region.start else "nothing parts")

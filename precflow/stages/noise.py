@@ -42,9 +42,9 @@ def is_planned(config: RunConfig) -> bool:
     return chosen and not given and standards.are_measured(config.tolerance.standards)
 
 
-def read_floors(folder: Path) -> Mapping[str, Floor]:
-    """Return identity text -> floor; empty if the floors could not be measured."""
-    return read_once(_read_floors, folder / FLOORS_FILE)
+def read_floors(needs: Mapping[str, Path]) -> Mapping[str, Floor]:
+    """Return identity text -> floor; empty if the floors could not be measured, or no stage was to measure them."""
+    return read_once(_read_floors, needs[NAME] / FLOORS_FILE) if NAME in needs else {}
 
 
 def _read_floors(path: Path) -> Mapping[str, Floor]:

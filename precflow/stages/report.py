@@ -17,7 +17,6 @@ from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
 from precflow.dumps.views.paired import see_through_rules
 from precflow.judgement.curves import judge_curves_alone
-from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.report.formats import write
 from precflow.report.highlights import keep_most_important
@@ -29,7 +28,7 @@ from precflow.stages.commands import change_command, describe_change, is_refused
 from precflow.stages.compare import read_measures
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.judge import find_dtypes
+from precflow.stages.judge import find_dtypes, judge_inputs
 from precflow.stages.report_model import build_curves_model, build_model
 from precflow.stages.second_pass.passes import latest, newest, open_both, second
 from precflow.stages.second_pass.region import NAME, read_scope
@@ -151,17 +150,14 @@ def _tell_phases(
 ) -> tuple[PhaseState, ...]:
     reference, target = open_both(needs, job)
     measures = read_measures(latest(needs, "compare"))
-    dtypes = find_dtypes(reference, target, measures)
-    judge_input = make_input_judge(
+    return tell_phases(
         reference,
         target,
-        job.config.tolerance,
-        reference_dtype=dtypes[0],
-        target_dtype=dtypes[1],
-        folders=job.team.get("standard", ()),
-    )
-    return tell_phases(
-        reference, target, measures=measures, judged=judged, verdict=verdict, region=region, judge_input=judge_input
+        measures=measures,
+        judged=judged,
+        verdict=verdict,
+        region=region,
+        judge_input=judge_inputs(job, needs, reference, target, find_dtypes(reference, target, measures)),
     )
 
 

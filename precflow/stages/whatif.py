@@ -46,8 +46,6 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.requests import dump_request
 from precflow.dumps.views.paired import see_through_rules
 from precflow.errors import SideError
-from precflow.judgement.floors import find_floors_of_inputs
-from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.judge import judge
 from precflow.stages import introduced, noise
 from precflow.stages.advise import collect_evidence, read_findings
@@ -55,7 +53,7 @@ from precflow.stages.artifacts import read_lines, read_plain, read_value, write_
 from precflow.stages.compare import choose_executor, read_measures
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
-from precflow.stages.judge import find_dtypes
+from precflow.stages.judge import find_dtypes, judge_inputs
 from precflow.stages.second_pass.passes import latest, newest
 
 KIND = "whatif"
@@ -230,26 +228,16 @@ class _Runs:
         executor = choose_executor(job, DeclaredMetrics({}, job.trusted, job.import_paths))
         measures = compare(reference, target, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))
         dtypes = find_dtypes(reference, target, measures)
-        folders = job.team.get("standard", ())
-        floors = noise.read_floors(self.needs[noise.NAME]) if noise.NAME in self.needs else {}
-        inputs = make_input_judge(
-            reference,
-            target,
-            job.config.tolerance,
-            reference_dtype=dtypes[0],
-            target_dtype=dtypes[1],
-            folders=folders,
-            find_floor=find_floors_of_inputs(reference.calls(), floors),
-        )
+        floors = noise.read_floors(self.needs)
         judged, _ = judge(
             measures,
             job.config,
             reference_dtype=dtypes[0],
             target_dtype=dtypes[1],
             today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
-            folders=folders,
+            folders=job.team.get("standard", ()),
             floors=floors,
-            settle_choices=make_settler(reference, target, inputs, floors),
+            settle_choices=make_settler(reference, target, judge_inputs(job, self.needs, reference, target, dtypes), floors),
         )
         errors = {measure.record: measure.metrics.get("relative_l2") for measure in measures}
         wanted = {*(suspect.record for suspect in self.suspects), *self.ends} if not everything else errors.keys()

@@ -104,7 +104,7 @@ def measured(pair, job_of, tmp_path, monkeypatch):
 
 def test_it_keeps_the_largest_difference_of_each_record_and_no_dump(measured):
     folder, result = measured()
-    floors = noise.read_floors(folder)
+    floors = noise.read_floors({noise.NAME: folder})
     assert floors["fc1/linear.0/forward.output.0"].metrics["relative_l2"] == 0
     assert floors["fc2/linear.0/forward.output.0"].metrics["relative_l2"] == pytest.approx(1e-6, rel=0.1)
     assert floors["fc2/linear.0/forward.output.0"].noises["relative_l2"] == "chunks"
@@ -115,7 +115,7 @@ def test_it_keeps_the_largest_difference_of_each_record_and_no_dump(measured):
 
 def test_where_the_disturbed_runs_fail_there_are_no_floors_and_the_reason_is_kept(measured):
     folder, result = measured(problem="no such operator for Half")
-    assert noise.read_floors(folder) == {}
+    assert noise.read_floors({noise.NAME: folder}) == {}
     assert noise.read_problem(folder) == "no such operator for Half"
     assert result.note == "not measured: no such operator for Half"
 
