@@ -30,6 +30,7 @@ _PARTS = 20
 _FASTER = 1.5  # an exponent that a walk of 30 steps or more reaches once in a hundred times at most
 _SURE, _DOUBTFUL = 0.01, 0.05
 _WIDER = math.sqrt(1.5)
+_OFFSET = 1e-6  # of the difference: what varies less is rounding of the logged numbers, as where 0.1 was added to each
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ def explain_growth(steps: Steps, difference: Values) -> Growth:
     sizes = np.sqrt((inside**2).mean(axis=1))
     exponent = _fit_exponent(elapsed, sizes)
     walks = _is_walk(means)
-    if exponent > _FASTER and (walks or chance < _DOUBTFUL):
+    if means.std() < _OFFSET * sizes.max():
+        kind = "steady"
+    elif exponent > _FASTER and (walks or chance < _DOUBTFUL):
         kind = "faster"
     elif chance < _SURE:
         kind = "bias"

@@ -11,6 +11,7 @@ from precflow.curves.outcome import CurveOutcome, Point
 from precflow.report import wording
 
 WIDTH, HEIGHT, LOWER = 1000, 300, 190  # of the two pictures of a curve, in units of the SVG
+HALF = 600  # width of each where two curves stand side by side
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 26, 14, 30  # margins
 _TICKS = 5
 _FEWEST_DECADES = 2
@@ -40,6 +41,7 @@ class Picture:
         limit: Height of the limit on the largest difference in the lower picture; ``None`` without one.
         parted: Place along the steps from which on they stay apart; ``None`` if they do not.
         summary: The picture in one sentence, for those who cannot see it.
+        width: Of both pictures.
     """
 
     reference: tuple[str, ...]
@@ -53,6 +55,22 @@ class Picture:
     limit: float | None
     parted: float | None
     summary: str
+    width: int = WIDTH
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The ranges that a picture shows, so that two pictures beside each other can have the same.
+
+    Attributes:
+        steps: First and last step.
+        values: Lowest and highest number of the upper picture.
+        decades: Lowest and highest exponent of ten of the lower picture.
+    """
+
+    steps: tuple[int, int]
+    values: tuple[float, float]
+    decades: tuple[int, int]
 
 
 def describe_curve(one: CurveOutcome) -> str:
@@ -89,25 +107,40 @@ def describe_growth(growth: Growth) -> str:
     }[growth.kind]
 
 
-def draw_curve(one: CurveOutcome) -> Picture | None:
-    """Return the picture of a curve; ``None`` if no step was compared."""
-    points = one.points
+def choose_axes(outcomes: Sequence[CurveOutcome]) -> Axes | None:
+    """Return axes on which every point of these curves has a place; ``None`` if there is nothing to draw."""
+    points = [point for one in outcomes for point in one.points]
     finite = [value for point in points for value in (point.reference, point.target) if math.isfinite(value)]
     if not finite:
         return None
-    first, last = points[0].step, points[-1].step
     low, high = min(finite), max(finite)
     margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
-    low, high = low - margin, high + margin
-    sizes = [point.difference for point in points if math.isfinite(point.difference) and point.difference > 0]
-    limit = one.limits.get("max_abs_error")
-    bounds = [*sizes, *([limit] if limit else [])]
+    sizes = [point.difference for point in points if _is_drawn(point)]
+    limits = [limit for one in outcomes if (limit := one.limits.get("max_abs_error"))]
+    bounds = [*sizes, *limits]
     bottom, top = (math.floor(math.log10(min(bounds))), math.ceil(math.log10(max(bounds)))) if bounds else (-6, 0)
-    bottom = min(bottom, top - _FEWEST_DECADES)
+    steps = [point.step for point in points]
+    return Axes((min(steps), max(steps)), (low - margin, high + margin), (min(bottom, top - _FEWEST_DECADES), top))
+
+
+def draw_curve(one: CurveOutcome, axes: Axes | None = None, width: int = WIDTH) -> Picture | None:
+    """Return the picture of a curve; ``None`` if no step was compared.
+
+    Args:
+        one: The curve.
+        axes: What the picture shows; without, just what this curve takes.
+        width: Of the picture, in units of the SVG.
+    """
+    points = one.points
+    axes = axes or choose_axes([one])
+    if not points or axes is None:
+        return None
+    (first, last), (low, high), (bottom, top) = axes.steps, axes.values, axes.decades
+    limit = one.limits.get("max_abs_error")
 
     def across(step: int) -> float:
         """Return where a step stands from the left; a single one in the middle."""
-        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * ((step - first) / (last - first) if last > first else 0.5), 1)
+        return round(_LEFT + (width - _LEFT - _RIGHT) * ((step - first) / (last - first) if last > first else 0.5), 1)
 
     def upper(value: float) -> float:
         """Return the height of a value in the upper picture, that of the curves."""
@@ -133,6 +166,7 @@ def draw_curve(one: CurveOutcome) -> Picture | None:
         limit=lower(limit) if limit else None,
         parted=across(one.found.parted_step) if one.found.parted_step >= 0 else None,
         summary=f"{one.name} of both sides: {describe_curve(one)}. Growth of the difference: {describe_growth(one.growth)}.",
+        width=width,
     )
 
 

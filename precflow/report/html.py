@@ -56,7 +56,6 @@ def render(model: ReportModel) -> str:
             (one, curves.describe_curve(one), curves.describe_growth(one.growth), curves.draw_curve(one))
             for one in model.curves
         ],
-        width=curves.WIDTH,
         height=curves.HEIGHT,
         lower=curves.LOWER,
         left_out=wording.describe_left_out(len(page.rows), page.rows_left_out, page.recipe),

@@ -14,6 +14,7 @@ import yaml
 
 from precflow import keys
 from precflow.comparison.measure import Measure
+from precflow.curves.outcome import CurveOutcome
 from precflow.environment.differences import find_changes
 from precflow.errors import DumpError, StoreError
 from precflow.judgement.floors import MAIN_METRIC
@@ -85,11 +86,26 @@ class RecordChange:
 
 @dataclass(frozen=True)
 class CurveChange:
-    """A curve that both runs compared: its verdict, and the largest difference of the two sides, before and after."""
+    """A curve of both runs: all that each of them says about it."""
 
-    name: str
-    verdicts: tuple[str, str]
-    largest: tuple[float, float]
+    before: CurveOutcome
+    after: CurveOutcome
+
+    @property
+    def name(self) -> str:
+        """Name of the curve."""
+        return self.after.name
+
+    @property
+    def verdicts(self) -> tuple[str, str]:
+        """Verdict on the curve in each run."""
+        return self.before.verdict, self.after.verdict
+
+    @property
+    def largest(self) -> tuple[float | None, float | None]:
+        """Largest absolute difference of the sides in each run; ``None`` if the run compared no step of it."""
+        before, after = (one.found.max_abs_error if one.found.compared else None for one in (self.before, self.after))
+        return before, after
 
 
 @dataclass(frozen=True)
@@ -103,6 +119,7 @@ class RunDifference:
         environment: Changed facts of the sides.
         notes: What could not be told, and changes that have no name.
         verdicts: Verdict of each run.
+        emulated: Whether a side of each run was emulated, as far as its report says.
         statuses: Status -> number of records in each run, where the numbers differ.
         better: Records that are nearer to the reference, the one that was worst first.
         worse: Records that are farther from it, the one that is worst first.
@@ -110,7 +127,7 @@ class RunDifference:
         only_before: Records of the earlier run alone.
         only_after: Records of the later run alone.
         losses: Largest difference between the losses of the sides in each run; ``None`` if a run recorded no losses.
-        curves: The curves that both runs compared.
+        curves: The curves that both runs have.
         findings_gone: ``rule  title`` of findings of the earlier run alone.
         findings_new: The same of the later run alone.
     """
@@ -121,6 +138,7 @@ class RunDifference:
     environment: tuple[Change, ...]
     notes: tuple[str, ...]
     verdicts: tuple[Verdict, Verdict]
+    emulated: tuple[bool, bool]
     statuses: Mapping[str, tuple[int, int]]
     better: tuple[RecordChange, ...]
     worse: tuple[RecordChange, ...]
@@ -170,6 +188,7 @@ def compare_runs(before: NamedRun, after: NamedRun) -> RunDifference:
         environment=environment,
         notes=notes,
         verdicts=(old.verdict, new.verdict),
+        emulated=(_is_emulated(old), _is_emulated(new)),
         statuses={
             status: (counts[0].get(status, 0), counts[1].get(status, 0))
             for status in dict.fromkeys([*counts[0], *counts[1]])
@@ -203,6 +222,10 @@ def _read_results(run: NamedRun) -> _Results:
         },
         report=read_model(folders["report"]) if "report" in folders else None,
     )
+
+
+def _is_emulated(results: _Results) -> bool:
+    return results.report is not None and results.report.emulated
 
 
 def _refuse_other_recipe(before: NamedRun, after: NamedRun, old: _Results, new: _Results) -> None:
@@ -338,15 +361,7 @@ def _badness(state: RecordState) -> tuple[bool, float, float]:
 
 def _compare_curves(old: _Results, new: _Results) -> tuple[CurveChange, ...]:
     before = {outcome.name: outcome for outcome in read_outcomes(old.folders)}
-    return tuple(
-        CurveChange(
-            after.name,
-            (before[after.name].verdict, after.verdict),
-            (before[after.name].found.max_abs_error, after.found.max_abs_error),
-        )
-        for after in read_outcomes(new.folders)
-        if after.name in before and before[after.name].found.compared and after.found.compared
-    )
+    return tuple(CurveChange(before[after.name], after) for after in read_outcomes(new.folders) if after.name in before)
 
 
 def _compare_losses(old: _Results, new: _Results) -> tuple[float, float] | None:

@@ -1,11 +1,14 @@
-"""``precflow diff RUN [RUN]``: what changed between two runs of a recipe, and what it made better or worse."""
+"""``precflow diff RUN [RUN] [--page FILE]``: what changed between two runs of a recipe, and what it made better or worse."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from precflow.errors import StoreError
+from precflow.files import write_text
 from precflow.verbs import make_parser, print_json
 
 if TYPE_CHECKING:
@@ -13,19 +16,23 @@ if TYPE_CHECKING:
     from precflow.run.two_runs import Change, RecordChange, RunDifference
 
 _MOST_CHANGES = 12  # on the screen; --json has all
+_MOST_ROWS = 40  # of each table of the page
 _ABSENT = "(unset)"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what differs between two runs; return 0.
+    """Print what differs between two runs, and write it as a page if asked to; return 0.
 
     Raises:
-        StoreError: There is no such run, it has no verdict, or the runs are of different recipes.
+        StoreError: There is no such run, it has no verdict, the runs are of different recipes, or the page cannot be written.
     """
-    options = make_parser("diff", "RUN [RUN]")
+    options = make_parser("diff", "RUN [RUN] [--page FILE]")
     options.add_argument("before", metavar="RUN", help="FOLDER@NUMBER, such as runs/sd_text_encoder@2; without @: the newest")
     options.add_argument(
         "after", nargs="?", default="", metavar="RUN", help="the later one; without: RUN and the one before it"
+    )
+    options.add_argument(
+        "--page", type=Path, metavar="FILE", help="write an HTML page too, with the curves of both runs side by side"
     )
     chosen = options.parse_args(arguments)
     from precflow.run.find_runs import find_run, find_run_before
@@ -34,22 +41,74 @@ def main(arguments: Sequence[str]) -> int:
     before = find_run(chosen.before)
     before, after = (before, find_run(chosen.after)) if chosen.after else (find_run_before(before), before)
     difference = compare_runs(before, after)
+    page = chosen.page.expanduser() if chosen.page else None
+    if page:
+        _write_page(page, difference)
     if chosen.json:
-        print_json(as_plain(difference))
+        print_json({**as_plain(difference), **({"page": str(page)} if page else {})})
     else:
         from precflow.verbs.inspect import show
 
-        show(show_difference(difference))
+        paper = show_difference(difference)
+        paper.fact("page", str(page) if page else "")
+        show(paper)
     return 0
 
 
 def as_plain(difference: RunDifference) -> dict[str, Any]:
-    """Return everything as plain data for ``--json``."""
+    """Return everything as plain data for ``--json``, but no points of curves: the results of both runs have them."""
     from precflow.report.result_json import make_strict
 
     verdicts = [verdict.verdict for verdict in difference.verdicts]
-    plain: dict[str, Any] = make_strict({**asdict(difference), "verdicts": verdicts})
+    curves = [{"name": curve.name, "verdicts": curve.verdicts, "largest": curve.largest} for curve in difference.curves]
+    plain: dict[str, Any] = make_strict({**asdict(replace(difference, curves=())), "verdicts": verdicts, "curves": curves})
     return plain
+
+
+def render_page(difference: RunDifference) -> str:
+    """Return everything as a page that opens offline, with the curves of both runs side by side on the same axes."""
+    from precflow import __version__
+    from precflow.report import curves, html, wording
+    from precflow.report.templating import load_templates
+
+    shown = []
+    for change in difference.curves:
+        outcomes = (change.before, change.after)
+        axes = curves.choose_axes(outcomes)
+        sides = [
+            {
+                "run": run,
+                "outcome": outcome,
+                "line": curves.describe_curve(outcome),
+                "growth": curves.describe_growth(outcome.growth) if outcome.found.compared else "",
+                "picture": curves.draw_curve(outcome, axes, curves.HALF),
+            }
+            for run, outcome in zip((difference.before, difference.after), outcomes, strict=True)
+        ]
+        shown.append((change.name, sides, any("max_abs_error" in outcome.limits for outcome in outcomes)))
+    templates = load_templates()
+    style = html.inline_sources(templates, "css", ("base.css", "sections.css", "curves.css", "print.css"))
+    return templates.get_template("two_runs.html.j2").render(
+        found=difference,
+        curves=shown,
+        height=curves.HEIGHT,
+        lower=curves.LOWER,
+        most=_MOST_ROWS,
+        style=style,
+        policy=html.build_policy(style, ""),
+        symbols=wording.VERDICT_SYMBOLS,
+        version=__version__,
+    )
+
+
+def _write_page(path: Path, difference: RunDifference) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, render_page(difference))
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be written: {error.strerror or error}", next_step="name another: --page FILE"
+        ) from error
 
 
 def show_difference(difference: RunDifference) -> Paper:
@@ -59,7 +118,7 @@ def show_difference(difference: RunDifference) -> Paper:
 
     paper = Paper()
     old, new = difference.verdicts
-    paper.title(f"{difference.before} -> {difference.after}")
+    paper.title(f"{difference.before} -> {difference.after}{'   EMULATED target' if any(difference.emulated) else ''}")
     changes = [*difference.recipe, *difference.environment]
     paper.facts("changed", _align_changes(changes[:_MOST_CHANGES]) or ["nothing in recipe and environment"])
     if changes[_MOST_CHANGES:]:
@@ -70,13 +129,14 @@ def show_difference(difference: RunDifference) -> Paper:
     paper.facts("" if difference.findings_gone else "findings", [f"new   {text}" for text in difference.findings_new], "red")
     counts = [f"{wording.words(name)} {wording.count(was)} -> {wording.count(now)}" for name, (was, now) in _sorted(difference)]
     paper.fact("records", ", ".join(counts))
-    paper.fact("better", _describe(difference.better), "green" if difference.better else "")
-    paper.fact("worse", _describe(difference.worse), "red" if difference.worse else "")
-    paper.fact("same", wording.plural(difference.same, "record"))
+    if difference.better or difference.worse or difference.same:  # runs of curves alone have no records
+        paper.fact("better", _describe(difference.better), "green" if difference.better else "")
+        paper.fact("worse", _describe(difference.worse), "red" if difference.worse else "")
+        paper.fact("same", wording.plural(difference.same, "record"))
     for label, names in (("only before", difference.only_before), ("only after", difference.only_after)):
         paper.fact(label, f"{wording.plural(len(names), 'record')}, such as {names[0]}" if names else "")
     for curve in difference.curves:
-        was, now = (wording.number(largest) for largest in curve.largest)
+        was, now = ("not compared" if largest is None else wording.number(largest) for largest in curve.largest)
         verdicts = curve.verdicts[1] if curve.verdicts[0] == curve.verdicts[1] else " -> ".join(curve.verdicts)
         paper.fact(curve.name, f"largest difference of the sides   {was} -> {now}   {verdicts}")
     if difference.losses and not any(curve.name == "loss" for curve in difference.curves):

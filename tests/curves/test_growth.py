@@ -42,6 +42,13 @@ def test_fluctuation_around_a_value_does_not_grow(count):
         assert kinds["steady"] >= 0.97 * DRAWS
 
 
+@pytest.mark.parametrize("offset", [0.1, 1e-4, 3.0])
+def test_an_offset_does_not_grow_although_its_subtraction_rounds(offset):
+    steps = np.arange(200)
+    loss = 2 + 8 * np.exp(-steps / 40)
+    assert explain_growth(steps, (loss + offset) - loss).kind == "steady"
+
+
 @pytest.mark.parametrize("count", [100, 1000])
 def test_a_line_is_a_bias(count):
     def line(random, steps):

@@ -10,7 +10,7 @@ from precflow.curves.growth import KINDS, Growth
 from precflow.curves.outcome import examine
 from precflow.curves.series import make_series
 from precflow.report import html, terminal
-from precflow.report.curves import HEIGHT, LOWER, WIDTH, describe_curve, describe_growth, draw_curve
+from precflow.report.curves import HALF, HEIGHT, LOWER, WIDTH, choose_axes, describe_curve, describe_growth, draw_curve
 
 LOSS = 2 + 8 * np.exp(-np.arange(200) / 40)
 
@@ -66,8 +66,20 @@ def test_a_logarithmic_scale_has_no_zero():
     assert draw_curve(outcome(LOSS)).difference == ()
 
 
+def test_two_pictures_on_the_same_axes_can_be_compared():
+    before, after = outcome(LOSS + 0.1, limits={}), outcome(LOSS[:100] + 1e-4, limits={})
+    axes = choose_axes([before, after])
+    far, near = (draw_curve(one, axes, HALF) for one in (before, after))
+    assert (far.steps, far.values, far.decades) == (near.steps, near.values, near.decades)
+    assert draw_curve(after).decades != near.decades
+    assert places(far.reference[0])[99] == places(near.reference[0])[99]  # the same point at the same place
+    assert min(y for _, y in places(near.difference[0])) > max(y for _, y in places(far.difference[0]))
+    assert all(0 < x < HALF for x, _ in places(far.target[0]))
+
+
 def test_nothing_to_draw():
     assert draw_curve(outcome([])) is None
+    assert draw_curve(outcome([]), choose_axes([outcome(LOSS), outcome([])])) is None
     assert draw_curve(examine("x", make_series([5], [1.0]), make_series([5], [1.0]), limits={})) is not None  # a single step
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from precflow.run.find_runs import find_run
 from precflow.run.manifest import Manifest
 from precflow.run.pruning import PruneRequest, find_prunable, prune
 from precflow.run.runner import run
-from precflow.run.two_runs import RecordState, compare_runs, is_worse
+from precflow.run.two_runs import Change, RecordState, compare_runs, is_worse
 from precflow.sides import launch
-from precflow.verbs.diff import as_plain
+from precflow.verbs.diff import as_plain, render_page, show_difference
 
 _SPEC = importlib.util.spec_from_file_location("run_fixtures", Path(__file__).with_name("conftest.py"))
 fixtures = importlib.util.module_from_spec(_SPEC)
@@ -135,7 +136,31 @@ def test_curves_before_and_after(tmp_path, monkeypatch, capsys):
     assert (curve.name, curve.verdicts[0]) == ("loss", "misaligned")
     assert curve.largest == pytest.approx((0.08181, 0.0003))
     assert cli.main(["diff", "loss_curves"]) == 0
-    assert "loss        largest difference of the sides   8.18e-2 -> 3e-4" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "loss        largest difference of the sides   8.18e-2 -> 3e-4" in shown
+    assert "better" not in shown  # there are no records
+    assert cli.main(["diff", "loss_curves", "--page", "pages/both.html", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["page"] == "pages/both.html"
+    assert said["curves"] == [{"name": "loss", "verdicts": ["misaligned", "aligned"], "largest": [0.08181, 0.0003]}]
+    before, after = (tmp_path / "pages" / "both.html").read_text().partition("</figcaption>")[2].split("<figcaption>")
+    for side in (before, after):
+        assert side.count('<svg class="overlay"') == 2
+        assert side.count('<polyline class="of-reference"') == side.count('<polyline class="of-difference"') == 1
+        assert all(f">1e{exponent}</text>" in side for exponent in (-4, -3, -2, -1))  # the same scale, so the eye can compare
+    assert "loss_curves@2" in after
+
+
+def test_a_curve_that_one_run_could_not_compare(tmp_path, monkeypatch, capsys):
+    """It is said, and not shown as a difference of 0."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpu.json").write_text(json.dumps({"step": [0, 1, 2], "loss": [2.0, 1.5, 1.25]}))
+    for first in (100, 0):
+        (tmp_path / "npu.json").write_text(json.dumps({"step": [first, first + 1, first + 2], "loss": [2.0, 1.5, 1.25]}))
+        run(compose(["+recipe=loss_curves", "reference.log=gpu.json", "target.log=npu.json"]), command="")
+    assert cli.main(["diff", "loss_curves", "--page", "both.html"]) == 0
+    assert "largest difference of the sides   not compared -> 0" in capsys.readouterr().out
+    assert (tmp_path / "both.html").read_text().count('<svg class="overlay"') == 2
 
 
 @pytest.mark.parametrize(
@@ -205,6 +230,40 @@ def test_screen_and_json_say_the_same(capsys):
     assert [change["name"] for change in said["better"]] == ["fc2 / linear"]
     assert said == json.loads(json.dumps(as_plain(diff("compare_dumps@1", "compare_dumps@2"))))
     assert set(said["statuses"]) <= set(STATUSES)
+
+
+@pytest.mark.usefixtures("mended")
+def test_the_page_says_what_the_screen_says(tmp_path, capsys):
+    page = tmp_path / "both.html"
+    assert cli.main(["diff", "compare_dumps@1", "compare_dumps@2", "--page", str(page)]) == 0
+    assert f"page        {page}" in capsys.readouterr().out
+    text = page.read_text()
+    assert "Misaligned → aligned" in text
+    assert "1 better · 0 worse · 1 the same" in text
+    assert "<code>fc2 /<wbr> linear</code>" in text
+    assert "tolerance.<wbr>cosine_similarity" in text
+    assert cli.main(["diff", "compare_dumps@1", "compare_dumps@2", "--page", str(tmp_path)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_nothing_of_a_run_is_markup_on_the_page(two_runs, monkeypatch):
+    monkeypatch.chdir(two_runs)
+    found = diff("compare_dumps@1", "compare_dumps@2")
+    evil = "<script>alert(1)</script>"
+    (better,) = found.better
+    changes = (Change(evil, evil, evil, "target"),)
+    text = render_page(
+        replace(found, before=evil, recipe=changes, notes=(evil,), better=(replace(better, name=evil),), findings_new=(evil,))
+    )
+    assert evil not in text
+    assert text.count("&lt;script&gt;") >= 6
+
+
+@pytest.mark.usefixtures("mended")
+def test_an_emulated_run_says_so_wherever_its_numbers_are_shown():
+    found = replace(diff("compare_dumps@1", "compare_dumps@2"), emulated=(True, False))
+    assert "EMULATED" in show_difference(found).render().splitlines()[0]
+    assert "EMULATED target</strong> of the earlier run" in render_page(found)
 
 
 @pytest.mark.usefixtures("mended")
