@@ -20,20 +20,17 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented to user
 
 from precflow.agent.capture import autograd
 from precflow.agent.capture.arguments import split_arguments
-from precflow.agent.capture.calls import OperatorCalls
+from precflow.agent.capture.calls import CaptureContext, OperatorCalls
 from precflow.agent.capture.collectives import NAMESPACES
 from precflow.agent.capture.operator_names import aten_name, is_movement
 from precflow.agent.capture.record_lines import Heading
 from precflow.agent.contract import ALLOCATION, NONE, PLACEMENT
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.call_sites import CallSites
-    from precflow.agent.capture.call_stack import CallStack, ModuleCall
+    from precflow.agent.capture.call_stack import ModuleCall
     from precflow.agent.capture.collectives import CollectiveRecorder
     from precflow.agent.capture.graph import Graph
-    from precflow.agent.capture.guard import Guard
     from precflow.agent.capture.nesting import TensorWithPath
-    from precflow.agent.capture.record_lines import Lines
 
 _NUMBERS = (bool, int, float, complex)
 _OF_AUTOGRAD = frozenset(["detach", "alias"])  # autograd inserts these on its own, at places that differ between versions
@@ -71,32 +68,20 @@ class AtenRecorder:
     """Records aten operators: inputs before, outputs after.
 
     Args:
-        lines: Where records go.
-        stack: The running modules.
-        sites: Call sites.
-        is_listening: Tells whether the forward is being recorded at the moment.
-        guard: Held while capture reads tensors.
+        context: Where records go, and what else all recorders of calls share.
         phases: Which of ``forward`` and ``backward`` are recorded.
         graph: Knows which module call made a node; needed for backward.
     """
 
-    def __init__(  # noqa: PLR0913  the parts of capture that meet here
+    def __init__(
         self,
-        lines: Lines,
-        stack: CallStack,
-        sites: CallSites,
-        is_listening: Callable[[], bool],
-        guard: Guard,
+        context: CaptureContext,
         *,
         phases: Sequence[str],
         graph: Optional[Graph],
     ) -> None:
-        self._lines = lines
-        self._calls = OperatorCalls(lines)
-        self._stack = stack
-        self._sites = sites
-        self._is_listening = is_listening
-        self._guard = guard
+        self._lines, self._stack, self._sites, self._is_listening, self._guard = context
+        self._calls = OperatorCalls(self._lines)
         self._phases = frozenset(phases)
         self._graph = graph
         self._schemas: Dict[Any, _OperatorSchema] = {}

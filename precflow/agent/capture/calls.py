@@ -1,8 +1,8 @@
-"""Records of operator calls: reads the inputs before a call runs and the outputs after it. Both operator modes use it."""
+"""What the recorders of calls share: the parts of capture that they work with, and how a call of an operator is recorded."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -10,9 +10,30 @@ from precflow.agent.capture.lineage import has_own_memory, storages_of
 from precflow.agent.capture.nesting import TensorWithPath, output_tensors
 
 if TYPE_CHECKING:
+    from precflow.agent.capture.call_sites import CallSites
+    from precflow.agent.capture.call_stack import CallStack
+    from precflow.agent.capture.guard import Guard
     from precflow.agent.capture.lineage import TensorState
     from precflow.agent.capture.record_lines import Heading, Lines, Record
     from precflow.agent.selection import Choice
+
+
+class CaptureContext(NamedTuple):
+    """The parts of capture that every recorder of calls works with.
+
+    Attributes:
+        lines: Where records go.
+        stack: The running modules.
+        sites: Call sites.
+        is_listening: Tells whether the forward is being recorded at the moment.
+        guard: Held while capture reads tensors.
+    """
+
+    lines: Lines
+    stack: CallStack
+    sites: CallSites
+    is_listening: Callable[[], bool]
+    guard: Guard
 
 
 class RunningCall(NamedTuple):
@@ -25,7 +46,7 @@ class RunningCall(NamedTuple):
 
 
 class OperatorCalls:
-    """Writes the lines of operator calls.
+    """Reads the inputs of an operator before it runs and the outputs after it, and writes its line.
 
     Args:
         lines: Where records go.

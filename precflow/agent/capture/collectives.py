@@ -28,11 +28,9 @@ from precflow.agent.contract import BACKWARD, FORWARD, NONE
 if TYPE_CHECKING:
     from types import FrameType
 
-    from precflow.agent.capture.call_sites import CallSites
-    from precflow.agent.capture.call_stack import CallStack
-    from precflow.agent.capture.guard import Guard
+    from precflow.agent.capture.calls import CaptureContext
     from precflow.agent.capture.nesting import TensorWithPath
-    from precflow.agent.capture.record_lines import Lines, Record
+    from precflow.agent.capture.record_lines import Record
     from precflow.agent.selection import Choice
 
 Report = Callable[[str, str, int, str], None]
@@ -144,33 +142,21 @@ class CollectiveRecorder:
     """Records collectives.
 
     Args:
-        lines: Where records go.
-        stack: The running modules.
-        sites: Call sites.
-        is_listening: Tells whether the forward is being recorded at the moment.
-        guard: Held while capture reads tensors.
+        context: Where records go, and what else all recorders of calls share.
         level: The level that they are recorded at, one line for each.
         phases: Which of ``forward`` and ``backward`` are recorded.
         report: Called when one begins: name, ranks, how many of these ranks came before, and where.
     """
 
-    def __init__(  # noqa: PLR0913  the parts of capture that meet here
+    def __init__(
         self,
-        lines: Lines,
-        stack: CallStack,
-        sites: CallSites,
-        is_listening: Callable[[], bool],
-        guard: Guard,
+        context: CaptureContext,
         *,
         level: str,
         phases: Sequence[str],
         report: Optional[Report] = None,
     ) -> None:
-        self._lines = lines
-        self._stack = stack
-        self._sites = sites
-        self._is_listening = is_listening
-        self._guard = guard
+        self._lines, self._stack, self._sites, self._is_listening, self._guard = context
         self._level = level
         self._phases = phases
         self._report = report

@@ -22,11 +22,10 @@ from precflow.agent.capture.record_lines import Heading
 from precflow.agent.contract import OUTSIDE, join_names
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.call_sites import CallSites
-    from precflow.agent.capture.call_stack import CallStack, ModuleCall
+    from precflow.agent.capture.call_stack import ModuleCall
+    from precflow.agent.capture.calls import CaptureContext
     from precflow.agent.capture.graph import Graph
-    from precflow.agent.capture.guard import Guard, Mode
-    from precflow.agent.capture.record_lines import Lines
+    from precflow.agent.capture.guard import Mode
 
     _Partial = partial[None]
 else:
@@ -69,31 +68,19 @@ class ModuleRecorder:
     """Records module calls and keeps the stack of running modules.
 
     Args:
-        lines: Where records go.
-        stack: The running modules.
-        sites: Call sites.
-        is_listening: Tells whether calls are being recorded at the moment.
-        guard: Held while capture reads tensors.
+        context: Where records go, and what else all recorders of calls share.
         recorded: Module calls are records; if not, only the stack is kept.
         graph: Follows the autograd graph; ``None`` if gradients are not recorded.
     """
 
-    def __init__(  # noqa: PLR0913  the parts of capture that meet here
+    def __init__(
         self,
-        lines: Lines,
-        stack: CallStack,
-        sites: CallSites,
-        is_listening: Callable[[], bool],
-        guard: Guard,
+        context: CaptureContext,
         *,
         recorded: bool,
         graph: Optional[Graph] = None,
     ) -> None:
-        self._lines = lines
-        self._stack = stack
-        self._sites = sites
-        self._is_listening = is_listening
-        self._guard = guard
+        self._lines, self._stack, self._sites, self._is_listening, self._guard = context
         self._recorded = recorded
         self._graph = graph
         self._signatures = Signatures()

@@ -21,6 +21,7 @@ from precflow.agent.capture import autograd, collectives
 from precflow.agent.capture.aten_operators import AtenMode, AtenRecorder
 from precflow.agent.capture.call_sites import CallSites
 from precflow.agent.capture.call_stack import CallStack
+from precflow.agent.capture.calls import CaptureContext
 from precflow.agent.capture.collectives import CollectiveRecorder, Report
 from precflow.agent.capture.graph import Graph
 from precflow.agent.capture.guard import Guard
@@ -91,19 +92,18 @@ class Recorder:
         self._guard = Guard()
         at_modules, forward = "module" in levels, "forward" in phases
         self._graph = Graph(self._lines, self._guard, self._stack, modules=at_modules) if "backward" in phases else None
-        parts = (self._lines, self._stack, self._sites, self._is_listening, self._guard)
-        self._modules = ModuleRecorder(*parts, recorded=at_modules and forward, graph=self._graph)
-        self._functions = FunctionRecorder(*parts) if "api" in levels and forward else None
+        context = CaptureContext(self._lines, self._stack, self._sites, self._is_listening, self._guard)
+        self._modules = ModuleRecorder(context, recorded=at_modules and forward, graph=self._graph)
+        self._functions = FunctionRecorder(context) if "api" in levels and forward else None
         self._aten: Optional[AtenRecorder] = None
         self._collectives: Optional[CollectiveRecorder] = None
         self._sees_operators = "operator" in levels
         self._of_ranks = report is not None
         level = next((each for each in ("api", "operator") if each in levels), "")
         if level:
-            self._collectives = CollectiveRecorder(*parts, level=level, phases=phases, report=report)
-        if level:
+            self._collectives = CollectiveRecorder(context, level=level, phases=phases, report=report)
             # Without level operator it records none, and only lets aten operators pass.
-            self._aten = AtenRecorder(*parts, phases=phases if "operator" in levels else (), graph=self._graph)
+            self._aten = AtenRecorder(context, phases=phases if "operator" in levels else (), graph=self._graph)
         self._parameters = ParameterRecorder(self._lines, self._stack, self._guard, phases=tuple(phases))
         self._thread: Optional[int] = None  # the watching thread; None while paused
         self._has_begun = False

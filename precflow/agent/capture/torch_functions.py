@@ -18,7 +18,7 @@ from torch import overrides
 from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.arguments import Signatures, split_arguments
-from precflow.agent.capture.calls import OperatorCalls
+from precflow.agent.capture.calls import CaptureContext, OperatorCalls
 from precflow.agent.capture.collectives import is_distributed
 from precflow.agent.capture.lineage import version_of
 from precflow.agent.capture.operator_names import is_movement, operator_name
@@ -26,11 +26,7 @@ from precflow.agent.capture.record_lines import Heading
 from precflow.agent.contract import ALLOCATION, NONE, PLACEMENT
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.call_sites import CallSites
-    from precflow.agent.capture.call_stack import CallStack
-    from precflow.agent.capture.guard import Guard
     from precflow.agent.capture.nesting import TensorWithPath
-    from precflow.agent.capture.record_lines import Lines
 
 Function = Callable[..., Any]
 
@@ -44,21 +40,12 @@ class FunctionRecorder:
     """Records calls of torch functions: inputs before, outputs after.
 
     Args:
-        lines: Where records go.
-        stack: The running modules.
-        sites: Call sites.
-        is_listening: Tells whether calls are being recorded at the moment.
-        guard: Held while capture reads tensors.
+        context: Where records go, and what else all recorders of calls share.
     """
 
-    def __init__(
-        self, lines: Lines, stack: CallStack, sites: CallSites, is_listening: Callable[[], bool], guard: Guard
-    ) -> None:
+    def __init__(self, context: CaptureContext) -> None:
+        lines, self._stack, self._sites, self._is_listening, self._guard = context
         self._calls = OperatorCalls(lines)
-        self._stack = stack
-        self._sites = sites
-        self._is_listening = is_listening
-        self._guard = guard
         self._signatures = Signatures()
 
     def call(self, function: Function, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
