@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OUTSIDE, ROOT_MODULE
 from precflow.diagnosis.collectives import find_givers, order_across_ranks
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, key_of, list_read_inputs
-from precflow.diagnosis.phases import PhaseEdges
+from precflow.diagnosis.phase_edges import PhaseEdges
 from precflow.dumps.records import Call, Record
 
 _NESTED = frozenset({FORWARD, BACKWARD})  # phases in which a module's call is around those of its children

@@ -27,11 +27,10 @@ from precflow.judgement.coverage import (
     tally,
 )
 from precflow.judgement.covered import mark_covered
-from precflow.judgement.curves import collect_curves
+from precflow.judgement.curves import collect_curves, judge_losses
 from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
 from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import Condition, list_conditions
-from precflow.judgement.losses import judge_losses
 from precflow.judgement.patterns import matches
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict, describe_not_applied
 from precflow.judgement.zero_gradients import mark_zero_gradients

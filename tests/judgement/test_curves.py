@@ -6,7 +6,7 @@ import pytest
 
 from precflow.config.schema import Tolerance
 from precflow.judgement import standards
-from precflow.judgement.losses import judge_losses
+from precflow.judgement.curves import judge_losses
 
 LONG = 1000
 
