@@ -110,3 +110,8 @@ def test_every_verb_and_recipe_is_documented():
     recipes = [path.stem for path in (ROOT / "recipes").glob("*.yaml")]
     assert [verb for verb in verbs if f"precflow {verb}" not in text] == []
     assert [recipe for recipe in recipes if recipe not in text] == []
+
+
+def test_the_readme_leads_to_every_document():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [path.name for path in ROOT.glob("docs/*.md") if f"docs/{path.name}" not in text] == []
