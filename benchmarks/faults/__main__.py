@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from precflow.agent.contract import NOISE_FILE, NOISES
 from precflow.agent.session import environment
 
 from . import baselines, cases, diagnosis, hosts, margins, peer, running, score
@@ -64,12 +65,23 @@ def plan(options: argparse.Namespace) -> list[Case]:
     return [case for name, group in groups.items() if name in options.groups for case in group]
 
 
-def run(case: Case, folder: Path) -> dict[str, Any]:
-    """Run one case and return its line of results."""
+def run(case: Case, folder: Path, kept: Path) -> dict[str, Any]:
+    """Run one case and return its line of results.
+
+    Args:
+        case: The case.
+        folder: For dumps, of which those of the reference serve later cases.
+        kept: For the noise floors of references, which serve later runs too.
+    """
     reference, target = folder / "reference" / running.reference_name(case), folder / "target"
+    floors = kept / "floors" / reference.name
     running.run_reference(case, reference)
+    if not (floors / NOISE_FILE).exists():
+        for noise in NOISES:
+            running.run_disturbed(case, noise, folder / "disturbed" / noise)
+        diagnosis.keep_floors(reference, folder / "disturbed", floors)
     ran = running.run_target(case, target)
-    said = diagnosis.diagnose(reference, target, folder / "stages")
+    said = diagnosis.diagnose(reference, target, folder / "stages", floors)
     faults = [
         {
             "kind": fault.kind,
@@ -90,10 +102,10 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
     return {**line, "named": {method: [list(one) for one in names] for method, names in named.items()}}
 
 
-def run_safely(case: Case, folder: Path) -> dict[str, Any]:
-    """Run one case; an error of the product is a result too."""
+def run_safely(case: Case, folder: Path, kept: Path) -> dict[str, Any]:
+    """Run one case as :func:`run` does; an error of the product is a result too."""
     try:
-        return run(case, folder)
+        return run(case, folder, kept)
     except Exception:  # noqa: BLE001  whatever it is, the next case goes on
         about = {name: getattr(case, name) for name in ("name", "group", "dtype")}
         return {**about, "crash": traceback.format_exc()}
@@ -112,7 +124,7 @@ def run_all(planned: Sequence[Case], folder: Path) -> list[dict[str, Any]]:
             if case.name in done:
                 continue
             began = time.perf_counter()
-            line = run_safely(case, Path(place))
+            line = run_safely(case, Path(place), folder)
             done[case.name] = line
             out.write(f"{'' if ended else chr(10)}{json.dumps(line)}\n")
             ended = True
@@ -242,7 +254,7 @@ def _run_one(options: argparse.Namespace) -> None:
         raise SystemExit(str(error)) from None
     folder = options.folder / "case" / case.name
     folder.mkdir(parents=True, exist_ok=True)
-    line = run(case, folder)
+    line = run(case, folder, options.folder)
     print(json.dumps(line, indent=1))
     print(summary(line), file=sys.stderr)
     print(f"precflow +recipe=compare_dumps reference.dump={folder}/reference/* target.dump={folder}/target", file=sys.stderr)

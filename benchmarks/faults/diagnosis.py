@@ -1,4 +1,7 @@
-"""The one place where the bench asks precflow: two dumps go in, what it says comes out. Nothing else is told to it."""
+"""The one place where the bench asks precflow: two dumps go in, with the noise floor of the reference, and what it says comes out.
+
+Nothing else is told to it, and the floor is measured without the target.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,20 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from precflow.agent import request as requests
-from precflow.agent.contract import REQUEST_SCHEMA, parse_identity
+from precflow.agent.contract import NOISE_FILE, NOISES, REQUEST_SCHEMA, parse_identity
 from precflow.agent.events import Events
 from precflow.agent.replay.evaluate import evaluate
 from precflow.config.composition import compose
 from precflow.diagnosis.findings import Suspect
+from precflow.dumps.reader import Dump
 from precflow.run.jobs import make_job
-from precflow.stages import introduced
+from precflow.stages import introduced, noise
 from precflow.stages.advise import read_findings
-from precflow.stages.artifacts import cache_reads
+from precflow.stages.artifacts import cache_reads, write_lines, write_value
 from precflow.stages.job import Job
 from precflow.stages.registry import instances
+
+_JUDGING = frozenset({"judge", "localize"})  # the stages that read floors
 
 
 class Named(NamedTuple):
@@ -59,31 +65,50 @@ class Said:
     seconds: float
 
 
-def diagnose(reference: Path, target: Path, folder: Path) -> Said:
+def diagnose(reference: Path, target: Path, folder: Path, floors: Path | None = None) -> Said:
     """Run recipe ``compare_dumps`` in this process, without its report, and return what its stages say.
 
-    A floor of noise that the recipe measures or is given belongs here too, so that nothing but dumps is told. Operators are
-    evaluated in this process, because an agent of its own would spend seconds on importing torch.
+    Operators are evaluated in this process, because an agent of its own would spend seconds on importing torch.
 
     Args:
         reference: Dump of the reference.
         target: Dump of the target.
         folder: For what the stages write; emptied first.
+        floors: What :func:`keep_floors` left: a recipe that runs its reference has a stage for it. ``None``: fixed limits.
     """
     shutil.rmtree(folder, ignore_errors=True)
     began = time.perf_counter()
-    sides = [f"reference.dump={reference.absolute()}", f"target.dump={target.absolute()}"]
-    job = make_job(compose(["+recipe=compare_dumps", *sides]), command="precflow +recipe=compare_dumps")
-    made: dict[str, Path] = {}
+    job = _job(reference, target)
+    made: dict[str, Path] = {} if floors is None else {noise.NAME: floors}
     with cache_reads(), mock.patch.object(introduced, "_ask_agent", _evaluate_here):
         for stage in instances(job.config):
             if stage.name == "report":
                 continue
+            needs = [*stage.needs, *([noise.NAME] if floors and stage.kind in _JUDGING else [])]
             made[stage.name] = folder / stage.name
             made[stage.name].mkdir(parents=True)
-            stage.make(job, made[stage.name], {name: made[name] for name in stage.needs})
+            stage.make(job, made[stage.name], {name: made[name] for name in needs})
         seconds = time.perf_counter() - began
         return _read(made, seconds)
+
+
+def keep_floors(reference: Path, disturbed: Path, folder: Path) -> None:
+    """Compare the disturbed runs of a reference with it and leave the noise floors, as stage ``noise`` does.
+
+    Args:
+        reference: Dump of the reference.
+        disturbed: Has a dump for each of ``NOISES``; they are removed.
+        folder: For the floors.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    floors = noise.reduce_to_floors(_job(reference, disturbed), Dump.open(reference), disturbed, NOISES)
+    write_lines(folder / noise.FLOORS_FILE, floors)
+    write_value(folder / NOISE_FILE, {"problem": ""})  # last: with it the floors are whole
+
+
+def _job(reference: Path, target: Path) -> Job:
+    sides = [f"reference.dump={reference.absolute()}", f"target.dump={target.absolute()}"]
+    return make_job(compose(["+recipe=compare_dumps", *sides]), command="precflow +recipe=compare_dumps")
 
 
 def _evaluate_here(_: Job, folder: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 import precflow
+from precflow.agent.session.disturbance import Directions
+from precflow.agent.session.noise import disturb
 
 from . import effect, hosts
 from .calls import Call, CallName, Calls, Replacement
@@ -42,6 +44,27 @@ def run_reference(case: Case, folder: Path) -> None:
     model, inputs = _prepare(case, case.reference)
     optimizer = _optimizer(model, _OPTIONS, wanted=_steps(case))
     with _recording(case, model, folder, optimizer):
+        _step(case, model, inputs, optimizer)
+
+
+def run_disturbed(case: Case, noise: str, folder: Path) -> None:
+    """Record the reference of a case once more, with one disturbance of the product's stage ``noise``.
+
+    What computes it is the product's; only the loop around it is the bench's own.
+    """
+    model, inputs = _prepare(case, case.reference)
+    if noise == "weights":
+        directions = Directions()
+        for weight in model.parameters():
+            directions.move(weight.data)
+    optimizer = _optimizer(model, _OPTIONS, wanted=_steps(case))
+    recording = _recording(case, model, folder, optimizer)
+
+    def is_quiet() -> bool:
+        recorder = getattr(recording, "_recorder", None)  # made when the block begins
+        return recorder is None or recorder.without_recording().is_held
+
+    with disturb(noise, is_quiet), recording:
         _step(case, model, inputs, optimizer)
 
 

@@ -8,7 +8,7 @@ machine of the target with the reference's dump, and do not depend on any limit.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,27 +87,34 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     if facts["problem"]:
         write_lines(folder / FLOORS_FILE, [])
         return StageResult(note=f"not measured: {facts['problem']}")
-    reference = open_dump(needs["dump.reference"])
-    measured: dict[str, list[Measure]] = {}
-    for name in facts["noises"]:
-        job.say(f"comparing the run with other {name}")
-        disturbed = Dump.open(folder / name)
-        measures = _compare(job, reference, disturbed)
-        # Where noise makes the reference choose differently, the floor would be as large as the values.
-        rerouted = find_dependent(reference, disturbed, measures)
-        measured[name] = [measure for measure in measures if measure.record not in rerouted]
-        shutil.rmtree(folder / name)  # of the dumps only the floors are kept
-    floors = gather_floors(reference, measured)
+    floors = reduce_to_floors(job, open_dump(needs["dump.reference"]), folder, facts["noises"])
     write_lines(folder / FLOORS_FILE, floors)
     sizes = sorted(floor.metrics["relative_l2"] for floor in floors if "relative_l2" in floor.metrics)
     middle = f", half of them below {sizes[len(sizes) // 2]:.2g} (relative_l2)" if sizes else ""
     return StageResult(note=f"floors of {len(floors)} records{middle}")
 
 
-def _compare(job: Job, reference: Dump, disturbed: Dump) -> list[Measure]:
-    """Compare a disturbed run with the reference as ``compare`` does it, without the user's own metrics."""
+def reduce_to_floors(job: Job, reference: Dump, folder: Path, noises: Iterable[str]) -> list[Floor]:
+    """Compare disturbed runs with the reference, without the user's own metrics, and return the floor of every record.
+
+    Args:
+        job: Says how dumps are compared.
+        reference: The run without a disturbance.
+        folder: Has a dump for each disturbance, in a subfolder of its name, which is removed.
+        noises: Names of the disturbances.
+    """
     executor = choose(job.config.executor, DeclaredMetrics({}, job.trusted, job.import_paths))
-    return compare(reference, disturbed, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))
+    constants = (*FILLS, *job.config.tolerance.fills)
+    measured: dict[str, list[Measure]] = {}
+    for name in noises:
+        job.say(f"comparing the run with other {name}")
+        disturbed = Dump.open(folder / name)
+        measures = compare(reference, disturbed, executor=executor, constants=constants)
+        # Where noise makes the reference choose differently, the floor would be as large as the values.
+        rerouted = find_dependent(reference, disturbed, measures)
+        measured[name] = [measure for measure in measures if measure.record not in rerouted]
+        shutil.rmtree(folder / name)
+    return gather_floors(reference, measured)
 
 
 STAGE = Stage(

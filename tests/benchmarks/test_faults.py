@@ -159,7 +159,7 @@ def test_a_case_is_found_and_a_control_is_silent(small, tmp_path, monkeypatch):
 
 def test_a_case_that_crashed_counts_as_a_fault_that_was_not_found(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "run", lambda *_: 1 / 0)
-    line = bench.run_safely(cases.by_name("layer_norm_epsilon-minilm-float32-0"), tmp_path)
+    line = bench.run_safely(cases.by_name("layer_norm_epsilon-minilm-float32-0"), tmp_path, tmp_path)
     assert (line["dtype"], line["group"]) == ("float32", "single")
     assert "| float32 | single | 1 | 0/1 | - |" in bench.write([line], tmp_path)
 
@@ -168,7 +168,7 @@ def test_a_stopped_run_goes_on_where_it_was(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     planned = [cases.Case(f"case-{number}", "control", "small", "float32", (), 0, backward=False) for number in range(3)]
     ran = []
-    monkeypatch.setattr(bench, "run", lambda case, _: ran.append(case.name) or {"name": case.name, "group": "control"})
+    monkeypatch.setattr(bench, "run", lambda case, *_: ran.append(case.name) or {"name": case.name, "group": "control"})
     monkeypatch.setattr(bench, "summary", lambda line: line["name"])
     (tmp_path / "results.jsonl").write_text(json.dumps({"name": "case-0", "group": "control"}) + '\n{"name": "case-1", "gr')
     assert [line["name"] for line in bench.run_all(planned, tmp_path)] == ["case-0", "case-1", "case-2"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ContextManager, Dict
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict
 
 import torch
 
@@ -32,7 +32,6 @@ from precflow.agent.session.workload_model import RunContext, Workload, prepare
 from precflow.agent.workloads.resolve import extend_path
 
 if TYPE_CHECKING:
-    from precflow.agent.capture.recorder import Recorder
     from precflow.agent.devices.protocol import Device
     from precflow.agent.events import Events
     from precflow.agent.request import Request
@@ -88,15 +87,20 @@ def _record_disturbed(name: str, run: RunContext, workload: Workload) -> None:
     run = run._replace(numbers=make_random_numbers(run.request))
     with open_writer(run.request, run.where, folder) as writer:
         run.events.report_progress("noise", "with other %s" % name)
-        header = record(run, workload, writer, lambda recorder: _disturb(name, recorder))
+        header = record(run, workload, writer, lambda recorder: disturb(name, lambda: recorder.without_recording().is_held))
         rank_group.seal(run.request, writer, {**header, "seconds": dict(run.events.seconds)})
 
 
-def _disturb(name: str, recorder: Recorder) -> ContextManager[Any]:
-    guard = recorder.without_recording()
+def disturb(name: str, is_quiet: Callable[[], bool]) -> ContextManager[Any]:
+    """Return the context manager in which a step runs with this disturbance; that of the weights is in the model already.
+
+    Args:
+        name: One of ``NOISES``.
+        is_quiet: Tells whether capture works at the moment, whose operators are left alone.
+    """
     if name == "jitter":
-        return Jitter(lambda: guard.is_held, Directions())
-    return Chunks(lambda: guard.is_held) if name == "chunks" else nullcontext()
+        return Jitter(is_quiet, Directions())
+    return Chunks(is_quiet) if name == "chunks" else nullcontext()
 
 
 def _move_weights(workload: Workload) -> Workload:
