@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import NOISE_FILE, NOISES
+from precflow.agent.contract import NOISE_FILE
 from precflow.agent.session import environment
 
 from . import baselines, cases, diagnosis, hosts, margins, peer, running, score
@@ -77,8 +77,7 @@ def run(case: Case, folder: Path, kept: Path) -> dict[str, Any]:
     floors = kept / "floors" / reference.name
     running.run_reference(case, reference)
     if not (floors / NOISE_FILE).exists():
-        for noise in NOISES:
-            running.run_disturbed(case, noise, folder / "disturbed" / noise)
+        running.run_disturbed(case, folder / "disturbed")
         diagnosis.keep_floors(reference, folder / "disturbed", floors)
     ran = running.run_target(case, target)
     said = diagnosis.diagnose(reference, target, folder / "stages", floors)

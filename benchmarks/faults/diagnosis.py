@@ -1,4 +1,4 @@
-"""The one place where the bench asks precflow: two dumps go in, with the noise floor of the reference, and what it says comes out.
+"""The one place where the bench asks precflow: two dumps go in, with the reference's noise floor, and what it says comes out.
 
 Nothing else is told to it, and the floor is measured without the target.
 """

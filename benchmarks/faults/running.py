@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 import precflow
-from precflow.agent.session.disturbance import Directions
+from precflow.agent.contract import NOISES
+from precflow.agent.session.choices import Choices
+from precflow.agent.session.disturbance import Directions, Disturbance
 from precflow.agent.session.noise import disturb
 
 from . import effect, hosts
@@ -47,25 +49,32 @@ def run_reference(case: Case, folder: Path) -> None:
         _step(case, model, inputs, optimizer)
 
 
-def run_disturbed(case: Case, noise: str, folder: Path) -> None:
-    """Record the reference of a case once more, with one disturbance of the product's stage ``noise``.
+def run_disturbed(case: Case, folder: Path) -> None:
+    """Record the reference of a case with each disturbance of the product's stage ``noise``, in a folder of its name.
 
-    What computes it is the product's; only the loop around it is the bench's own.
+    What disturbs is the product's; only the loop around it is the bench's own.
     """
+    choices = Choices()
     model, inputs = _prepare(case, case.reference)
-    if noise == "weights":
-        directions = Directions()
-        for weight in model.parameters():
-            directions.move(weight.data)
-    optimizer = _optimizer(model, _OPTIONS, wanted=_steps(case))
-    recording = _recording(case, model, folder, optimizer)
+    with Disturbance(lambda: False, choices):
+        _step(case, model, inputs, _optimizer(model, _OPTIONS, wanted=_steps(case)))
+    for name in NOISES:
+        model, inputs = _prepare(case, case.reference)
+        if name == "weights":
+            directions = Directions()
+            for weight in model.parameters():
+                directions.move(weight.data)
+        optimizer = _optimizer(model, _OPTIONS, wanted=_steps(case))
+        recording = _recording(case, model, folder / name, optimizer)
+        choices.follow()
+        with disturb(name, functools.partial(_is_quiet, recording), choices), recording:
+            _step(case, model, inputs, optimizer)
 
-    def is_quiet() -> bool:
-        recorder = getattr(recording, "_recorder", None)  # made when the block begins
-        return recorder is None or recorder.without_recording().is_held
 
-    with disturb(noise, is_quiet), recording:
-        _step(case, model, inputs, optimizer)
+def _is_quiet(recording: Any) -> bool:
+    """Tell whether capture works at the moment, as it also does before its block begins."""
+    recorder = getattr(recording, "_recorder", None)
+    return recorder is None or recorder.without_recording().is_held
 
 
 def reference_name(case: Case) -> str:

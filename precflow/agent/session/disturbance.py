@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented to user
 from precflow.agent.capture.nesting import leaves
 from precflow.agent.capture.operator_names import aten_name
 from precflow.agent.contract import ALLOCATION, MOVEMENT, PLACEMENT
+from precflow.agent.session.choices import Choices
 from precflow.agent.session.random_numbers import DRAWING, DROPOUT
 
 _SEED = 20111  # of the generator that draws the directions
@@ -108,11 +109,13 @@ class Disturbance(SchemaMode):
 
     Args:
         is_quiet: Tells whether capture works at the moment: its own operators (sums over a tensor) must not be disturbed.
+        choices: Makes disturbed runs choose as the plain one did.
     """
 
-    def __init__(self, is_quiet: Callable[[], bool]) -> None:
+    def __init__(self, is_quiet: Callable[[], bool], choices: Optional[Choices] = None) -> None:
         super().__init__()
         self._is_quiet = is_quiet
+        self._choices = choices
 
     def run_operator(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
         """Run an operator of the program disturbed, and one of capture as it is."""
@@ -123,11 +126,13 @@ class Disturbance(SchemaMode):
             with self:
                 return function.decompose(*positional, **keywords)
         with DisableTorchFunction():  # the modes for torch functions would see what happens here as calls of the model
-            return self.compute(function, schema, positional, keywords)
+            result = self.compute(function, schema, positional, keywords)
+            return result if self._choices is None else self._choices.settle(schema.name, positional, keywords, result)
 
-    @abstractmethod
     def compute(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
-        """Compute one operator."""
+        """Compute one operator; without a disturbance, as in the plain run."""
+        del function
+        return schema.run(positional, keywords)
 
 
 class Jitter(Disturbance):
@@ -136,10 +141,11 @@ class Jitter(Disturbance):
     Args:
         is_quiet: See :class:`Disturbance`.
         directions: Draws the directions.
+        choices: The same.
     """
 
-    def __init__(self, is_quiet: Callable[[], bool], directions: Directions) -> None:
-        super().__init__(is_quiet)
+    def __init__(self, is_quiet: Callable[[], bool], directions: Directions, choices: Optional[Choices] = None) -> None:
+        super().__init__(is_quiet, choices)
         self._directions = directions
 
     def compute(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:

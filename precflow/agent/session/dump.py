@@ -145,6 +145,12 @@ def record(
         }
 
 
+def run_unrecorded(run: RunContext, workload: Workload, around: ContextManager[Any]) -> None:
+    """Run every step of a workload from its own seeds and state, within a context manager, and record nothing."""
+    with garbage.collect_rarely():
+        _run_steps(run, workload, Training(run.request, workload.model, run.where), None, around=around)
+
+
 def describe_draws(draws: Sequence[Draw], sites: List[str]) -> List[Dict[str, Any]]:
     """Return draws as the header has them: with the number of their call site, as record lines have it.
 
@@ -164,14 +170,14 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
     run: RunContext,
     workload: Workload,
     training: Training,
-    recorder: Recorder,
+    recorder: Optional[Recorder],
     writer: Optional[Writer] = None,
     around: ContextManager[Any] = _UNDISTURBED,
 ) -> Dict[str, str]:
     """Run every step from the same seeds and state; return identity text -> content id (or mark) of all recorded outputs.
 
-    In a resumed dump, steps that the writer has already run too, because the later ones depend on their state, but they are
-    not recorded again.
+    Without a recorder nothing is recorded. In a resumed dump, steps that the writer has already run too, because the later ones
+    depend on their state, but they are not recorded again.
     """
     contents: Dict[str, str] = {}
     steps, rank = run.request.capture.step, rank_of(run.request)
@@ -182,10 +188,10 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
         for number in range(max(steps) + 1):
             inputs = workload.copy_inputs(element_type(run.request.dtype), run.where)
             finished = writer is not None and writer.complete(number, rank)
-            wanted = number in steps and not finished
+            wanted = recorder is not None and number in steps and not finished
             with run.numbers, faults.follow_modules(run.request, workload.model), around:
                 training.begin_step()
-                if wanted:
+                if recorder is not None and wanted:
                     recorder.begin_step(number)
                     with recorder.watch(workload.model, training.optimizer, training.masters):
                         training.step(inputs)

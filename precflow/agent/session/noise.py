@@ -8,14 +8,16 @@ of that name. The judge compares these dumps with the reference's. The largest d
              and float64 one element of 16 by two
 ``chunks``   matrix products and convolutions are computed in four parts, which are added up in float32 or wider
 ``weights``  every weight is moved in the same way
+
+Before them the workload runs once more without a disturbance and without a dump, only to keep what it chooses
+(:mod:`precflow.agent.session.choices`).
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict
+from typing import TYPE_CHECKING, Callable, Dict
 
 import torch
 
@@ -26,8 +28,16 @@ from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
 from precflow.agent.session import rank_group
-from precflow.agent.session.disturbance import Chunks, Directions, Jitter
-from precflow.agent.session.dump import check_capture, explain_user_errors, make_random_numbers, open_writer, record
+from precflow.agent.session.choices import Choices
+from precflow.agent.session.disturbance import Chunks, Directions, Disturbance, Jitter
+from precflow.agent.session.dump import (
+    check_capture,
+    explain_user_errors,
+    make_random_numbers,
+    open_writer,
+    record,
+    run_unrecorded,
+)
 from precflow.agent.session.workload_model import RunContext, Workload, prepare
 from precflow.agent.workloads.resolve import extend_path
 
@@ -56,9 +66,10 @@ def noise(request: Request, device: Device, where: torch.device, events: Events)
         with explain_user_errors():
             run = RunContext(request, device, where, events, make_random_numbers(request))
             workload = prepare(run, hashed=False)
+            choices = _keep_choices(run, workload)
             for number, name in enumerate(NOISES):
                 with events.nth_of(number, len(NOISES)):
-                    _record_disturbed(name, run, workload)
+                    _record_disturbed(name, run, workload, choices)
     except AgentError as error:
         if error.kind not in _OF_WORKLOAD:
             raise
@@ -74,7 +85,15 @@ def noise(request: Request, device: Device, where: torch.device, events: Events)
         raise write_error(error, request.output, 0) from error
 
 
-def _record_disturbed(name: str, run: RunContext, workload: Workload) -> None:
+def _keep_choices(run: RunContext, workload: Workload) -> Choices:
+    """Run the workload as it is, unrecorded, and return what it chose."""
+    choices = Choices()
+    run.events.report_progress("noise", "choices")
+    run_unrecorded(run._replace(numbers=make_random_numbers(run.request)), workload, Disturbance(lambda: False, choices))
+    return choices
+
+
+def _record_disturbed(name: str, run: RunContext, workload: Workload, choices: Choices) -> None:
     """Record the workload with one disturbance. That of the weights stays in the model, so it comes last."""
     folder = os.path.join(run.request.output, name)
     try:
@@ -83,24 +102,28 @@ def _record_disturbed(name: str, run: RunContext, workload: Workload) -> None:
         raise write_error(error, folder, 0) from error
     if name == "weights":
         workload = _move_weights(workload)
+    choices.follow()
     # Each run draws from generators that are as they were before the reference's run.
     run = run._replace(numbers=make_random_numbers(run.request))
     with open_writer(run.request, run.where, folder) as writer:
         run.events.report_progress("noise", "with other %s" % name)
-        header = record(run, workload, writer, lambda recorder: disturb(name, lambda: recorder.without_recording().is_held))
+        header = record(
+            run, workload, writer, lambda recorder: disturb(name, lambda: recorder.without_recording().is_held, choices)
+        )
         rank_group.seal(run.request, writer, {**header, "seconds": dict(run.events.seconds)})
 
 
-def disturb(name: str, is_quiet: Callable[[], bool]) -> ContextManager[Any]:
+def disturb(name: str, is_quiet: Callable[[], bool], choices: Choices) -> Disturbance:
     """Return the context manager in which a step runs with this disturbance; that of the weights is in the model already.
 
     Args:
         name: One of ``NOISES``.
         is_quiet: Tells whether capture works at the moment, whose operators are left alone.
+        choices: Those of the plain run.
     """
     if name == "jitter":
-        return Jitter(is_quiet, Directions())
-    return Chunks(is_quiet) if name == "chunks" else nullcontext()
+        return Jitter(is_quiet, Directions(), choices)
+    return (Chunks if name == "chunks" else Disturbance)(is_quiet, choices)
 
 
 def _move_weights(workload: Workload) -> Workload:

@@ -1,0 +1,80 @@
+"""Choices of a run (routing, sampling, comparisons), kept so that disturbed runs of the same workload choose alike.
+
+Where two values are as near as rounding, a disturbance makes a model choose differently, and what depends on the choice then
+differs by as much as the values themselves. That is no noise: it is judged as a near tie, by the noise of the values chosen
+between. So a plain run is kept first, and each disturbed run is given its choices::
+
+    plain run        scores 0.30 0.70 0.69   topk -> 1, value 0.70
+    disturbed run    scores 0.30 0.69 0.70   topk -> 1, value 0.69
+
+Choices are found by their order. Where another operator or another shape comes, the runs have parted, and the rest of the run
+chooses for itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+# Operators that return values and where they stood -> place of their argument `dim`.
+_WITH_VALUES = {"topk": 2, "kthvalue": 2, **dict.fromkeys("sort median nanmedian mode max min cummax cummin".split(), 1)}
+_Kept = Tuple[str, List[torch.Tensor]]
+
+
+class Choices:
+    """Keeps the choices of the first run, and gives them to every run that begins with :meth:`follow`."""
+
+    def __init__(self) -> None:
+        self._kept: List[_Kept] = []
+        self._coming: Optional[Iterator[_Kept]] = None
+
+    def follow(self) -> None:
+        """Another run begins: it is given the choices that are kept."""
+        self._coming = iter(self._kept)
+
+    def settle(self, name: str, positional: Sequence[Any], keywords: Mapping[str, Any], result: Any) -> Any:
+        """Keep what an operator chose, or return what it would have returned with the choice that is kept.
+
+        A choice is a result of whole numbers or truth values that was made of floating point numbers.
+
+        Args:
+            name: Canonical name of the operator.
+            positional: Its positional arguments.
+            keywords: Its keyword arguments.
+            result: What it returned.
+        """
+        results = list(result) if isinstance(result, (tuple, list)) else [result]
+        places = [place for place, each in enumerate(results) if _is_choice(each)]
+        if not places or not positional or not _is_real(positional[0]):
+            return result
+        if self._coming is None:
+            self._kept.append((name, [results[place].detach().to("cpu", copy=True) for place in places]))
+            return result
+        before, kept = next(self._coming, ("", []))
+        if before != name or [each.shape for each in kept] != [results[place].shape for place in places]:
+            self._coming = iter(())
+            return result
+        for place, each in zip(places, kept):
+            results[place] = each.to(results[place].device)
+        if name in _WITH_VALUES and len(results) == 2:
+            place = _WITH_VALUES[name]
+            dim = keywords.get("dim", positional[place] if len(positional) > place else -1)
+            results[0] = _take(positional[0], results[1], dim)
+        return type(result)(results) if isinstance(result, (tuple, list)) else results[0]
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _is_choice(value: Any) -> bool:
+    # Tensors of bytes are the workspace that some kernels leave for their backward.
+    return isinstance(value, torch.Tensor) and not _is_real(value) and value.dtype != torch.uint8
+
+
+def _take(given: torch.Tensor, indices: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return the values that stand at indices along an axis, which the indices may lack because it was reduced."""
+    if indices.dim() == given.dim():
+        return given.gather(dim, indices) if given.dim() else given.clone()
+    return given.gather(dim, indices.unsqueeze(dim)).squeeze(dim)

@@ -1,0 +1,73 @@
+"""Choices: a disturbed run is given those of the plain one, with its own values."""
+
+import pytest
+import torch
+
+from precflow.agent.session.choices import Choices
+from precflow.agent.session.disturbance import Directions, Disturbance, Jitter
+
+UNSEEN = lambda: False  # noqa: E731
+TIED = torch.tensor([[1.0, 1.0 + 2**-7, 0.5, 1.0 - 2**-8]] * 64, dtype=torch.bfloat16)  # neighbours in bfloat16
+
+
+def run_twice(function):
+    """Return what a function gives as it is, and disturbed with the choices of the first run."""
+    choices = Choices()
+    with Disturbance(UNSEEN, choices):
+        plain = function(TIED)
+    choices.follow()
+    with Jitter(UNSEEN, Directions(), choices):
+        return plain, function(TIED)
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda given: torch.topk(given, 2, dim=1),
+        lambda given: given.sort(dim=-1, stable=True),
+        lambda given: given.sort(-1, descending=True),
+        lambda given: given.max(dim=1),
+        lambda given: given.max(1, keepdim=True),
+        lambda given: given.t().kthvalue(3, 0),
+        lambda given: given.median(dim=1),
+    ],
+)
+def test_a_disturbed_run_takes_its_own_values_where_the_plain_run_chose(choose):
+    (_, where), (values, chosen) = run_twice(lambda given: choose(given * 1.5))
+    with Jitter(UNSEEN, Directions()):
+        alone = choose(TIED * 1.5)[1]
+    assert not torch.equal(alone, where)  # or the test would show nothing
+    assert torch.equal(chosen, where)
+    with Jitter(UNSEEN, Directions()):
+        moved = TIED * 1.5
+    wide = where if where.dim() == 2 else where.unsqueeze(1)
+    assert torch.equal(values, moved.gather(1, wide).view(values.shape))
+
+
+def test_comparisons_and_single_indices_are_given_too():
+    def choose(given):
+        scores = given * 1.5
+        return scores > scores[:, :1] * 1.0, scores.argmax(-1), scores[:, 1].max(0)[1]
+
+    plain, other = run_twice(choose)
+    assert all(torch.equal(one, two) for one, two in zip(plain, other, strict=True))
+
+
+def test_where_the_runs_part_the_rest_chooses_for_itself():
+    choices = Choices()
+    with Disturbance(UNSEEN, choices):
+        torch.topk(TIED[:2], 1)
+        torch.topk(TIED, 1)
+    choices.follow()
+    other = -TIED
+    with Disturbance(UNSEEN, choices):
+        assert torch.topk(other, 1).indices.flatten().tolist() == [2] * 64
+        assert torch.topk(other, 1).indices.flatten().tolist() == [2] * 64
+
+
+def test_the_workspace_of_a_kernel_is_no_choice():
+    choices = Choices()
+    given, space = torch.zeros(3), torch.zeros(3, dtype=torch.uint8)
+    choices.settle("rnn", (given,), {}, (given, space))
+    choices.follow()
+    assert choices.settle("rnn", (given,), {}, (given, space + 1))[1].tolist() == [1, 1, 1]
