@@ -110,7 +110,7 @@ def reduce_to_floors(job: Job, reference: Dump, folder: Path, noises: Iterable[s
         job.say(f"comparing the run with other {name}")
         disturbed = Dump.open(folder / name)
         measures = compare(reference, disturbed, executor=executor, constants=constants)
-        # Where noise makes the reference choose differently, the floor would be as large as the values.
+        # Where the reference still chooses differently under noise, the floor would be as large as the values.
         rerouted = find_dependent(reference, disturbed, measures)
         measured[name] = [measure for measure in measures if measure.record not in rerouted]
         shutil.rmtree(folder / name)
@@ -122,6 +122,7 @@ STAGE = Stage(
     needs=("environment.reference", "dump.reference"),
     declare=_declare,
     make=_make,
+    version=2,  # 2: disturbed runs are given the choices of a plain one
     locate=_locate,
     side="reference",
 )

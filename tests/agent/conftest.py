@@ -45,6 +45,14 @@ class Drawing(Toy):
         return super().forward(features + torch.randn(features.shape, device=features.device))
 
 
+class Routing(Toy):
+    def forward(self, features, scale=None):
+        hidden = self.linear(features)
+        first = hidden.abs().sum(-1)
+        chosen = torch.topk(torch.stack([first * 1.5, first * (1.5 + 2**-9)], -1), 1).indices
+        return {"hidden": torch.where(chosen == 0, hidden, -hidden)}
+
+
 class Losing(Toy):
     def forward(self, features, labels):
         hidden = super().forward(features)["hidden"]

@@ -80,6 +80,17 @@ def test_what_the_workload_draws_is_the_same_as_in_the_reference_s_run(made):
     assert {outputs(dump)[drawn].content for dump in dumps.values()} == {outputs(dumps["reference"])[drawn].content}
 
 
+def test_disturbed_runs_choose_as_the_plain_one_so_that_what_depends_on_a_near_tie_has_a_floor(made):
+    workload = {
+        "model": {"_target_": "toy_workload.build", "kind": "Routing"},
+        "inputs": {"_target_": "toy_workload.inputs", "rows": 32},
+    }
+    _, dumps = made(workload=workload, dtype="bfloat16")
+    chosen = next(text for text in outputs(dumps["reference"]) if "/topk.0/" in text and text.endswith("output.1"))
+    assert len({outputs(dump)[chosen].content for dump in dumps.values()}) == 1
+    assert 0 < distance(dumps, "jitter", next(text for text in outputs(dumps["reference"]) if "/where.0/" in text)) < 0.02
+
+
 def test_a_workload_that_does_not_run_so_leaves_the_reason_and_no_dumps(asked, events, tmp_path):
     workload = {"model": {"_target_": "toy_workload.build", "kind": "Raising"}, "inputs": {"_target_": "toy_workload.inputs"}}
     request = requests.parse(asked(action="noise", workload=workload))
