@@ -8,12 +8,10 @@ Every check yields ``(path, message)`` for each problem, and all checks run: a u
 
 from __future__ import annotations
 
-import datetime
 import math
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +22,8 @@ from precflow.agent import redaction
 from precflow.agent.contract import (
     BACKWARD,
     DYNAMIC,
-    FILLS,
     GRADIENT,
     HEADER_FILE,
-    LARGEST,
     MIXED_OPERATOR_TYPES,
     MODULE,
     OPERATOR,
@@ -39,35 +35,17 @@ from precflow.agent.sampling import parse_slices
 from precflow.config import signatures
 from precflow.config.addresses import find_problem, is_address
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
-from precflow.config.schema import (
-    SIDES,
-    Accepted,
-    Capture,
-    Limits,
-    MixedPrecision,
-    PairingRule,
-    RunConfig,
-    Side,
-    ToleranceRule,
-    plain,
-)
-from precflow.config.sections import curves_section, standards, whatifs
+from precflow.config.schema import SIDES, Capture, MixedPrecision, RunConfig, Side, plain
+from precflow.config.sections import curves_section, pairing_section, tolerance_section, whatifs
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import SHIPPED, TARGET
 from precflow.config.units import UNSEEDED
 from precflow.config.vocabulary import COLUMNS, ESCALATING, SEEDED, names_file
-from precflow.metrics import LIMITED, find_metric
 
-# Recipes come from others: these bound what one may cost for every record.
-_MOST_FILLS = 32
-_MOST_PAIRING_RULES, _MOST_PARTS, _MOST_STARS, _LONGEST_PATTERN = 200, 64, 8, 300
-_MOST_GROUPS, _MOST_AXES = 1 << 20, 16
 _MOST_RANKS = 1 << 16
-_CLOSEST = 0.05  # two mask constants differ by more than this share: rounded to 16 bits they must not become one
 
 # A phase is recorded by some levels only: gradients of weights, for instance, belong to modules and to no single call.
 _LEVELS_OF_PHASE = {BACKWARD: (MODULE, OPERATOR), GRADIENT: (MODULE,), OPTIMIZER: (MODULE,)}
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CONDITIONS = ("match", "class_", "operator", "level", "phase", "step", "rank")
 
 _NOT_EMPTY = (
@@ -108,10 +86,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     for section, key in _NOT_EMPTY:
         if not getattr(getattr(config, section), key):
             yield (section, key), "is an empty list: leave it out for the default"
-    yield from _check_fills(config)
-    yield from _check_tolerance(config, data)
-    yield from _check_accepted(config)
-    yield from _check_limits(config)
+    yield from tolerance_section.find_problems(config, data)
     yield from _check_versions(config)
     yield from _check_user_metrics(config)
     yield from _check_executor(config)
@@ -120,20 +95,12 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_mixed_precision(config)
     yield from _check_whatif(config)
     yield from _check_script(config)
-    yield from _check_pairing(config)
+    yield from pairing_section.find_problems(config)
     yield from curves_section.find_problems(config)
     yield from signatures.check_fault_rules(config.emulate.rules)
     yield from signatures.check_shipped(config)
     if config.emulate.name and "emulated" not in config.target.device:
         yield ("target", "device"), f"emulate={config.emulate.name} would do nothing: the target is not `emulated`"
-
-
-def find_expired(config: RunConfig, today: datetime.date) -> PathProblems:
-    """Yield accepted differences whose last day has passed: a run counts them as failures again."""
-    for number, entry in enumerate(config.accepted):
-        day = _parse_day(entry.until)
-        if day is not None and day < today:
-            yield ("accepted", str(number), "until"), f"{entry.until} has passed: this difference fails again"
 
 
 def find_missing_workload(config: RunConfig) -> PathProblems:
@@ -187,78 +154,6 @@ def find_missing_files(config: RunConfig) -> PathProblems:
             yield path, f"{nearest} is a file; expected a folder, or a place where one can be made"
 
 
-def _check_fills(config: RunConfig) -> PathProblems:
-    """Yield mask constants that are no use: not finite, too small, or (nearly) the same as one that is known already."""
-    if len(config.tolerance.fills) > _MOST_FILLS:
-        yield ("tolerance", "fills"), f"has {len(config.tolerance.fills)} constants; expected at most {_MOST_FILLS}"
-        return
-    known = list(FILLS)
-    for number, fill in enumerate(config.tolerance.fills):
-        path = ("tolerance", "fills", str(number))
-        if not 1 <= abs(fill) <= LARGEST["float64"]:
-            yield path, f"is {fill:g}; expected a finite number of at least 1 in magnitude"
-            continue
-        near = next((other for other in known if abs(fill - other) <= _CLOSEST * abs(other)), None)
-        if near is not None:
-            yield path, f"is {fill:g}, which lies within {_CLOSEST:.0%} of {near:g}: that is known already"
-        known.append(fill)
-
-
-def _check_tolerance(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
-    if not config.tolerance.standards and not _given_limits(config.tolerance) and not config.tolerance.rules:
-        yield ("tolerance", "standards"), "is an empty list and there is no limit: nothing could fail. Use [calibrated]"
-    for number, rule in enumerate(config.tolerance.rules):
-        path = ("tolerance", "rules", str(number))
-        # `match` has a default in the schema, so only the data shows that nobody wrote it.
-        if "match" not in _get_item(data, path) or not rule.match:
-            yield path, "has no `match`: a pattern over `module` or `module / operator`"
-        if not _given_limits(rule):
-            yield path, f"sets no limit; metrics are {', '.join(LIMITED[:4])}..."
-        for metric, source in () if rule.because else _loosened_limits(rule, config):
-            yield path, f"loosens {metric} of {source} without `because`"
-
-
-def _loosened_limits(rule: ToleranceRule, config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yield ``(metric, whose limit)`` where a rule's limit is wider than the one it takes the place of."""
-    dtype = standards.coarsest(config.reference.dtype, config.target.dtype)
-    others = {f"`{name}`": standards.limits(name, dtype) for name in config.tolerance.standards}
-    for source, general in {"the plain limit": _given_limits(config.tolerance), **others}.items():
-        for metric, limit in _given_limits(rule).items():
-            if metric in general and (limit < general[metric] if find_metric(metric).at_least else limit > general[metric]):
-                yield metric, source
-
-
-def _check_accepted(config: RunConfig) -> PathProblems:
-    for number, entry in enumerate(config.accepted):
-        path = ("accepted", str(number))
-        lacking = [key for key in ("match", "because", "until") if not getattr(entry, key)]
-        if lacking:
-            listed = ", ".join(f"`{key}`" for key in lacking)
-            yield path, f"has no {listed}: what is accepted is written down, with its last day"
-        if entry.until and _parse_day(entry.until) is None:
-            yield (*path, "until"), f'`{entry.until}` is not a day: write "YYYY-MM-DD"'
-
-
-def _limit_groups(config: RunConfig) -> list[tuple[DottedPath, Limits]]:
-    groups: list[tuple[DottedPath, Limits]] = [(("tolerance",), config.tolerance)]
-    groups += [(("tolerance", "rules", str(number)), rule) for number, rule in enumerate(config.tolerance.rules)]
-    return groups + [(("accepted", str(number)), entry) for number, entry in enumerate(config.accepted)]
-
-
-def _check_limits(config: RunConfig) -> PathProblems:
-    for path, limits in _limit_groups(config):
-        for metric, limit in _given_limits(limits).items():
-            at_least = find_metric(metric).at_least
-            if at_least and limit > 1:
-                yield (*path, metric), f"means at least {limit:g}, which nothing reaches: a share of one such as 0.999 or 99.9%"
-            elif not at_least and limit < 0:
-                yield (*path, metric), f"means at most {limit:g}, which nothing reaches"
-    if config.coverage.minimum > 1:
-        yield ("coverage", "minimum"), "is a share of all records: at most 1"
-    if config.coverage.elements > 1:
-        yield ("coverage", "elements"), "is a share of the elements of what was compared: at most 1"
-
-
 def _check_versions(config: RunConfig) -> PathProblems:
     require = config.environment.require
     for path, text in (
@@ -281,7 +176,7 @@ def _check_user_metrics(config: RunConfig) -> PathProblems:
             yield ("metrics", name), "is a metric of precflow's: give yours another name"
         if TARGET not in declared:
             yield ("metrics", name), f"has no `{TARGET}`: the dotted name of a class, such as my_package.my_metrics.SignFlips"
-    for path, limits in _limit_groups(config):
+    for path, limits in tolerance_section.list_limit_groups(config):
         for name in limits.metrics.keys() - config.metrics.keys():
             yield (*path, "metrics", name), f"is no metric of this recipe's `metrics`.{did_you_mean(name, config.metrics)}"
     known = (*COLUMNS, *config.metrics)
@@ -444,97 +339,6 @@ def _check_capture_rules(capture: Capture) -> PathProblems:
                 parse_slices(rule.slices)
             except ValueError as error:
                 yield (*path, "slices"), str(error)
-
-
-def _check_pairing(config: RunConfig) -> PathProblems:
-    """Yield pairing rules that no tensor could be paired by. Numbers are bounded, because a recipe may come from anywhere."""
-    if len(config.pairing.rules) > _MOST_PAIRING_RULES:
-        yield ("pairing", "rules"), f"has {len(config.pairing.rules)} rules; at most {_MOST_PAIRING_RULES}"
-        return
-    if config.pairing.rules and config.capture.detail == ESCALATING:
-        yield (
-            ("pairing", "rules"),
-            "the second pass of escalating capture asks both sides for the same names: use capture=tensors",
-        )
-    for number, rule in enumerate(config.pairing.rules):
-        path: DottedPath = ("pairing", "rules", str(number))
-        for side, patterns in (("reference", rule.reference), ("target", rule.target)):
-            if not patterns:
-                yield (*path, side), f'is needed: the names of the {side}, such as ["*.qkv_proj"]'
-            if any(not 1 <= len(pattern) <= _LONGEST_PATTERN or pattern.count("*") > _MOST_STARS for pattern in patterns):
-                yield (*path, side), f"has a pattern that is empty, longer than {_LONGEST_PATTERN}, or of over {_MOST_STARS} *"
-        yield from _check_pairing_patterns(path, rule)
-        yield from _check_pairing_change(path, rule)
-
-
-def _check_pairing_patterns(path: DottedPath, rule: PairingRule) -> PathProblems:
-    several = len(rule.reference) > 1, len(rule.target) > 1
-    if all(several):
-        yield path, f"pairs {len(rule.target)} names with {len(rule.reference)}; expected one name on one side at least"
-    if max(len(rule.reference), len(rule.target)) > _MOST_PARTS:
-        yield path, f"has more than {_MOST_PARTS} names on a side"
-    patterns = (*rule.reference, *rule.target)
-    if len({pattern.count("*") for pattern in patterns}) > 1:
-        yield path, "needs the same number of * in each name: they stand for the same texts"
-    if len({" / " in pattern for pattern in patterns}) > 1:
-        yield path, "names a module on one side and a `module / operator` on the other"
-    if len(set(rule.reference)) < len(rule.reference) or len(set(rule.target)) < len(rule.target):
-        yield path, "has the same name twice on a side"
-    cuts = any(several)
-    if rule.sizes and len(rule.sizes) != len(rule.reference):
-        yield (*path, "sizes"), f"has {len(rule.sizes)} sizes for {len(rule.reference)} names of the reference"
-    if not cuts and (rule.groups != 1 or rule.axis != -1):
-        yield path, "has `groups` or `axis`, which mean nothing with one name on each side: nothing is cut or joined"
-    if (
-        not cuts
-        and rule.reference == rule.target
-        and not (rule.permute or rule.slices or rule.reference_slices or rule.pad is not None)
-    ):
-        yield path, "changes nothing: both sides have the same name"
-
-
-def _check_pairing_change(path: DottedPath, rule: PairingRule) -> PathProblems:
-    if any(size < 1 for size in rule.sizes):
-        yield (*path, "sizes"), "are sizes of parts: whole numbers above 0"
-    if not 1 <= rule.groups <= _MOST_GROUPS:
-        yield (*path, "groups"), f"is a number of groups from 1 to {_MOST_GROUPS}"
-    if not -_MOST_AXES <= rule.axis < _MOST_AXES:
-        yield (*path, "axis"), f"is the number of an axis, from -{_MOST_AXES} to {_MOST_AXES - 1}"
-    if rule.permute and (len(rule.permute) > _MOST_AXES or sorted(rule.permute) != list(range(len(rule.permute)))):
-        yield (*path, "permute"), "names every axis once, from 0, such as [0, 2, 1, 3]"
-    if rule.pad is not None and len(rule.target) > 1:
-        yield (*path, "pad"), "and several names of the target exclude each other"
-    for key in ("slices", "reference_slices"):
-        if text := getattr(rule, key):
-            try:
-                parse_slices(text)
-            except ValueError as error:
-                yield (*path, key), str(error)
-
-
-def _given_limits(limits: Limits | ToleranceRule | Accepted) -> dict[str, float]:
-    ours = {metric: getattr(limits, metric) for metric in LIMITED if getattr(limits, metric) is not None}
-    return {**ours, **limits.metrics}
-
-
-def _get_item(data: Any, path: DottedPath) -> Mapping[str, Any]:
-    for part in path:
-        if isinstance(data, (list, tuple)) and part.isdigit() and int(part) < len(data):
-            data = data[int(part)]
-        else:
-            data = data.get(part) if isinstance(data, Mapping) else None
-    return data if isinstance(data, Mapping) else {}
-
-
-def _parse_day(text: str) -> datetime.date | None:
-    # From Python 3.11 on, fromisoformat also takes 20270331 and the week date 2027-W13-3. Days are compared as text elsewhere,
-    # and a week date would sort behind every other day of its year.
-    if not _DAY.fullmatch(text):
-        return None
-    try:
-        return datetime.date.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _check_side(name: str, side: Side) -> PathProblems:

@@ -42,6 +42,7 @@ from precflow.config.search_path import (
     team_folders,
 )
 from precflow.config.sections import standards, whatifs
+from precflow.config.sections.tolerance_section import find_expired
 from precflow.errors import ConfigError, Problem, TrustError
 
 _DEFAULT = {("capture", "tensors"), ("executor", "local")}  # chosen where nobody chooses
@@ -231,7 +232,7 @@ def _build(
     if problems:
         raise overrides.build_error(problems, typed)
     today = datetime.datetime.now(tz=datetime.timezone.utc).astimezone().date()  # where the user is
-    notes = [Problem(layers.mark(path).place, dotted(path), text) for path, text in checks.find_expired(config, today)]
+    notes = [Problem(layers.mark(path).place, dotted(path), text) for path, text in find_expired(config, today)]
     return Composed(
         config=replace(config, recipe="+".join(overrides.list_chosen(words, "recipe"))),
         provenance=layers.provenance(),

@@ -1,1 +1,1 @@
-"""Starting the agent of a side: its interpreter and launcher, and the agent packed as one file."""
+"""Starting the agent of a side: its interpreter and launcher, its log, and the agent packed as one file."""

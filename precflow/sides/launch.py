@@ -22,11 +22,8 @@ from precflow.agent.contract import (
     EVALUATED_FILE,
     FACTS_FILE,
     HEADER_FILE,
-    LAST_CALL_BYTES,
-    LAST_CALL_FILE,
     LOG_FILE,
     NOISE_FILE,
-    RANK_LOG_FILE,
     REHEARSAL_FILE,
     REPLAYED_FILE,
     UNARY_FILE,
@@ -35,14 +32,13 @@ from precflow.agent.contract import (
 from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 from precflow.sides import pack
+from precflow.sides.agent_log import describe_last_call, log_of, read_last_lines, redact_log
 from precflow.sides.interpreter import find_interpreter
 from precflow.sides.ranks import RANK_VARIABLES, Ranks
 
 REQUEST_FILE = "request.json"
 _COMMAND = "{command}"  # placeholder in a launcher for the agent's command
-LOG_LINES = 15  # lines of the log that are shown of a side that died without an error message
 _FORKS = sys.platform == "linux"  # on other systems, libraries that torch uses do not survive a fork
-_BLOCK = 1 << 20  # bytes of a log that are redacted at once
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 _TICK = 0.2  # seconds between two checks whether a silent process is still alive
 _NEXT_STEPS = {
@@ -52,8 +48,6 @@ _NEXT_STEPS = {
         "a library below Python crashed: run the workload alone in this interpreter to see it again",
     ),
 }
-_STACK = ("Stack (most recent call first)", "Current thread 0x")  # how faulthandler begins the stack of the thread that counts
-_STACKS = ("Fatal Python error", *_STACK)  # how the output of faulthandler begins
 _RESULT_FILES = {
     "environment": FACTS_FILE,
     "dump": HEADER_FILE,
@@ -191,7 +185,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
             outcome = _follow(agent, deadline, watch, log)
     finally:
         for written in sorted(folder.glob(LOG_FILE.replace(".", "*."))):
-            _redact_log(written)
+            redact_log(written)
     late = outcome.ranks.find_culprit(timed_out=outcome.timed_out)
     lines = read_last_lines(folder, log_of(late))
     if outcome.timed_out:
@@ -247,28 +241,6 @@ def insert_into_launcher(launcher: Sequence[str], command: Sequence[str]) -> lis
     return [*launcher[:place], *command, *launcher[place + 1 :]]
 
 
-def log_of(rank: int | None) -> str:
-    """Return the name of the file with what a rank of a side has printed."""
-    return RANK_LOG_FILE % rank if rank else LOG_FILE
-
-
-def read_last_lines(folder: Path, name: str = LOG_FILE, count: int = LOG_LINES) -> list[str]:
-    """Return the last lines of the agent's log, or the innermost frames after a crash or a hang; ``[]`` if there is no log.
-
-    A Python stack dump has the innermost frame first, so its end would show only how the program was started.
-    """
-    try:
-        text = (folder / name).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    lines = [line for line in text.splitlines() if line.strip()]
-    stacks = next((number for number, line in enumerate(lines) if line.startswith(_STACKS)), None)
-    if stacks is None:
-        return lines[-count:]
-    first = next((number for number in range(stacks, len(lines)) if lines[number].startswith(_STACK)), stacks)
-    return [*lines[:stacks][-count // 3 :], *lines[stacks : min(first, stacks + 1)], *lines[first : first + count // 2]]
-
-
 def _source_setup(files: Sequence[str], words: Sequence[str]) -> list[str]:
     paths = {file: Path(file).expanduser().absolute() for file in files}  # `.` looks for a bare name in PATH first
     missing = [file for file, path in paths.items() if not path.is_file()]
@@ -303,22 +275,6 @@ def _open_log(folder: Path) -> IO[bytes]:
         return (folder / LOG_FILE).open("ab", buffering=0)
     except OSError as error:
         raise StoreError(f"cannot write {folder / LOG_FILE}: {error.strerror}") from error
-
-
-def _redact_log(log: Path) -> None:
-    """Hide the secrets in a finished log: the workload may have printed some."""
-    clean, changed = log.with_name(f"{log.name}.{os.getpid()}.clean"), False
-    with contextlib.suppress(OSError):
-        with log.open("rb") as source, clean.open("wb") as target:
-            while lines := source.readlines(_BLOCK):
-                text = b"".join(lines).decode("utf-8", "surrogateescape")  # so that bytes that are not UTF-8 stay as they are
-                shown = redaction.redact_text(text)
-                changed |= shown != text
-                target.write(shown.encode("utf-8", "surrogateescape"))
-        if changed:
-            clean.replace(log)
-    with contextlib.suppress(OSError):
-        clean.unlink(missing_ok=True)
 
 
 def _start(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes], stdin: int = subprocess.DEVNULL) -> _Agent:
@@ -418,16 +374,3 @@ def _check_end(code: int, outcome: _Outcome, name: str, folder: Path) -> None:
     why = f"was killed by {killer}" if killer else f"ended with exit code {code}"
     message = f"the agent of the {name} side {why}{describe_last_call(folder)}"
     raise SideError(message, log=read_last_lines(folder), next_step=_NEXT_STEPS.get(killer, ""))
-
-
-def describe_last_call(folder: Path, rank: int = 0) -> str:
-    """Return the call that a rank began last and never ended, as the end of a sentence; ``""`` if none was recorded."""
-    try:
-        text = (
-            intake.read_bytes(folder / (LAST_CALL_FILE % rank), LAST_CALL_BYTES).partition(b"\0")[0].decode("utf-8", "replace")
-        )
-        step, phase, module, operator, place = redaction.redact_text(text).split("\n")
-    except (OSError, ValueError):
-        return ""
-    what = f"{module} / {operator}" if operator else module
-    return f"; the last call that it began: {what} ({phase} of step {step}){f' at {place}' if place else ''}"

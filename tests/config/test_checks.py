@@ -3,9 +3,10 @@ import datetime
 
 import pytest
 
-from precflow.config.checks import find_expired, find_problems
+from precflow.config.checks import find_problems
 from precflow.config.composition import compose
 from precflow.config.schema import Accepted, Capture, CaptureRule, MixedPrecision, RunConfig, Side, Workload
+from precflow.config.sections.tolerance_section import find_expired
 from precflow.errors import ConfigError
 
 

@@ -13,7 +13,8 @@ import pytest
 from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 from precflow.sides import launch
-from precflow.sides.launch import Agents, build_command, imply_variables, read_last_lines, run_agent
+from precflow.sides.agent_log import read_last_lines
+from precflow.sides.launch import Agents, build_command, imply_variables, run_agent
 
 
 def run(request, output, side=None, **options):

@@ -9,7 +9,8 @@ import precflow
 from precflow.comparison.compare import compare
 from precflow.config.schema import PairingRule
 from precflow.dumps.reader import Dump
-from precflow.dumps.views.paired import Derivation, fill_pattern, match_text, see_through_rules
+from precflow.dumps.views.derivation import Derivation
+from precflow.dumps.views.paired import fill_pattern, match_text, see_through_rules
 from precflow.errors import ConfigError
 
 THREE = ("attn.q", "attn.k", "attn.v")
