@@ -35,6 +35,7 @@ OUTPUT_OF_RANK = "output-rank%d.log"  # the same of the ranks from 1 on
 FILES_FOLDER = "files"  # beside the dump of a script: files that the script wrote
 DRAWS_PATCH = "draws.patch"  # beside the dump of a script: draws its random numbers on the CPU
 FILES_OF_RANK = "files-rank%d"  # the same of the ranks from 1 on
+PLAIN_FILE = "plain-rank%d.json"  # what the optimizers of a script left, run without hooks
 NOISE_FILE = "noise.json"  # what action "noise" writes last, beside the folders of its dumps
 NOISES = ("jitter", "chunks", "weights")  # its disturbances, in order; each has a dump in a folder of its name
 WHATIF_FILE = "whatif.json"  # what action "whatif" writes last, beside the folders of its dumps
@@ -73,6 +74,7 @@ EMPTY_HEADER: Dict[str, Any] = {
     "weights": {"digest": "", "entries": {}},
     "inputs": {"digest": "", "entries": {}},
     "repeat": {"checked": False, "records": 0, "by": [], "different": []},
+    "observer": {"checked": False, "step": 0, "different": []},
     "losses": [],
     "draws": [],
     "counts": {"calls": 0, "records": 0, "tensors": 0, "bytes": 0},
@@ -123,6 +125,7 @@ DETAIL_FACTS: Dict[str, Detail] = {
 DETAILS = tuple(DETAIL_FACTS)
 NONE = "none"  # a recipe's rule with this detail: such calls are not recorded
 
+CHECKED, UNCHECKED = "checked", "unchecked"  # `determinism.observer`: whether a run without capture computes the same
 WHEN_NEEDED = "when_needed"  # `determinism.algorithms`: deterministic ones only if two runs of a side differ
 
 KEPT, LEFT_OUT = WEIGHTS_CHOICES = ("kept", "left_out")  # `capture.weights`: whether detail `tensors` stores weights

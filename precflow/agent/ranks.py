@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from precflow.agent.events import Events
     from precflow.agent.request import Request
 
-TOGETHER = ("dump", "noise", "whatif")  # actions that every rank takes part in; the others need only one process
+TOGETHER = ("dump", "plain", "noise", "whatif")  # actions that every rank takes part in; the others need only one process
 _GRACE = 3.0  # seconds that the other ranks have to end by themselves, after one has failed
 _TICK = 0.05
 

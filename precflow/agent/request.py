@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from precflow.agent import intake, redaction
 from precflow.agent.contract import (
+    CHECKED,
     DETAIL_FACTS,
     DETAILS,
     DYNAMIC,
@@ -21,6 +22,7 @@ from precflow.agent.contract import (
     NONE,
     PHASES,
     REQUEST_SCHEMA,
+    UNCHECKED,
     WEIGHTS_CHOICES,
     WHATIF_KINDS,
     WHEN_NEEDED,
@@ -30,20 +32,24 @@ from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
 from precflow.agent.selection import DetailRule, Selection
 
-ACTIONS = ("environment", "dump", "noise", "whatif", "rehearse", "evaluate", "replay", "unary")
+ACTIONS = ("environment", "dump", "plain", "noise", "whatif", "rehearse", "evaluate", "replay", "unary")
 ALGORITHMS = ("strict", "warn", "native")
 _FOLDER = re.compile(r"[A-Za-z0-9_]{1,80}")
 _SHOWN = 200  # characters of a wrong value that a message repeats
 
 
 class DeterminismSection(NamedTuple):
-    """Section ``determinism``: seeds and switches; ``seed`` is ``None`` if the workload seeds itself."""
+    """Section ``determinism``: seeds and switches; ``seed`` is ``None`` if the workload seeds itself.
+
+    ``observer`` is ``checked`` if the workload is also run without capture, and compared.
+    """
 
     seed: Optional[int]
     algorithms: str
     random_numbers: str
     dropout: str
     repeat: bool
+    observer: str
 
 
 class CaptureSection(NamedTuple):
@@ -170,6 +176,7 @@ class Request(NamedTuple):
     parent: Optional[int]
     resume: bool
     first_run: str  # folder of the dump of an earlier run of a script, which this one is compared with
+    plain_run: str  # folder of an earlier run of a script without hooks (action ``plain``), the same
     arms: Tuple[Arm, ...] = ()
     rounds: int = 0
     ranks: int = 1
@@ -247,6 +254,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         parent=reader.optional("parent", int),
         resume=reader.flag("resume", default=False),
         first_run=reader.value("first_run", "", str),
+        plain_run=reader.value("plain_run", "", str),
         arms=tuple(_parse_arm(section) for section in reader.sections("arms")),
         rounds=reader.value("rounds", 0, int),
         ranks=reader.positive("ranks", 1),
@@ -267,6 +275,7 @@ def _parse_determinism(reader: _Reader) -> DeterminismSection:
         random_numbers=reader.choice("random_numbers", "cpu", ("cpu", "device")),
         dropout=reader.choice("dropout", "removed", ("removed", "kept")),
         repeat=reader.flag("repeat", default=True),
+        observer=reader.choice("observer", UNCHECKED, (UNCHECKED, CHECKED)),
     )
 
 

@@ -65,9 +65,10 @@ def run(request: Request, events: Events) -> None:
 
         whatif(request, device, where, events)
     elif request.workload.get("script"):
-        from precflow.agent.script.dump import dump_script
+        from precflow.agent.script import dump as watched
+        from precflow.agent.script import plain
 
-        dump_script(request, device, where, events)
+        (plain.run_plain if request.action == "plain" else watched.dump_script)(request, device, where, events)
     else:
         from precflow.agent.session.dump import dump
 

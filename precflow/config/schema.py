@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NewType, Optional, TypeVar, cast
 
-from precflow.agent.contract import KEPT, LEFT_OUT
+from precflow.agent.contract import CHECKED, KEPT, LEFT_OUT, UNCHECKED
 from precflow.metrics import LIMITED, METRICS
 
 Share = NewType("Share", float)
@@ -253,6 +253,12 @@ class Determinism:
         True,
         "Run each side once more and compare the two runs: what is not repeatable is named and proves nothing.",
         "false",
+    )
+    observer: str = key(
+        UNCHECKED,
+        "`checked` runs the first recorded step of each side without capture too, and compares loss, weights and the states of "
+        "the generators bit for bit: watching must not change what is computed.",
+        CHECKED,
     )
 
 

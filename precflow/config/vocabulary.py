@@ -6,6 +6,7 @@ Keys are ``Dataclass.field``. A field that holds a list allows these words as it
 from __future__ import annotations
 
 from precflow.agent.contract import (
+    CHECKED,
     DETAILS,
     DEVICE_KINDS,
     LEVELS,
@@ -13,6 +14,7 @@ from precflow.agent.contract import (
     MIXED_TYPES,
     NONE,
     PHASES,
+    UNCHECKED,
     WEIGHTS_CHOICES,
     WHEN_NEEDED,
 )
@@ -55,6 +57,7 @@ WORDS = {
     "Determinism.algorithms": ("strict", "warn", "native", WHEN_NEEDED),
     "Determinism.random_numbers": ("cpu", "device"),
     "Determinism.dropout": ("removed", "kept"),
+    "Determinism.observer": (UNCHECKED, CHECKED),
     "Capture.level": LEVELS,
     "Capture.phase": PHASES,
     "Capture.debug": ("", "blocking"),
@@ -78,6 +81,8 @@ MEANT = {
     ("Determinism.algorithms", False): "native",
     ("Determinism.algorithms", True): "warn",
     ("Determinism.dropout", False): "removed",
+    ("Determinism.observer", False): UNCHECKED,
+    ("Determinism.observer", True): CHECKED,
 }
 
 

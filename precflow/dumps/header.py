@@ -16,7 +16,9 @@ from precflow.dumps.records import Count, Shape
 from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
-_ADDED: Mapping[str, Any] = {"script": {}}  # keys that older agents of this schema do not write, with their empty values
+_ADDED: Mapping[str, Any] = {
+    name: EMPTY_HEADER[name] for name in ("script", "observer")
+}  # keys that older agents of this schema do not write, with their empty values
 _SIDES = ("reference", "target", "golden")
 
 
@@ -67,6 +69,21 @@ class RepeatCheck:
     def how(self) -> str:
         """How the runs were compared, in words for people: equal statistics may hide a changed bit."""
         return describe_comparison(self.by)
+
+
+@dataclass(frozen=True)
+class ObserverCheck:
+    """Whether one step computes the same bits without capture.
+
+    Attributes:
+        checked: There was a run without capture.
+        step: The step that was compared.
+        different: What differs after it, in words: the loss, weights, generators.
+    """
+
+    checked: bool = False
+    step: Count = 0
+    different: tuple[str, ...] = ()
 
 
 def describe_comparison(by: Collection[str]) -> str:
@@ -136,6 +153,7 @@ class Header:
         weights: Content ids of the weights, before casting and before the move to the device.
         inputs: Content ids of the inputs, before casting.
         repeat: Outcome of the second run.
+        observer: Outcome of the run without capture.
         losses: One for each training step.
         draws: Random draws, in order.
         counts: ``calls, records, tensors, bytes``.
@@ -166,6 +184,7 @@ class Header:
     weights: ContentEntries = field(default_factory=ContentEntries)
     inputs: ContentEntries = field(default_factory=ContentEntries)
     repeat: RepeatCheck = field(default_factory=RepeatCheck)
+    observer: ObserverCheck = field(default_factory=ObserverCheck)
     losses: tuple[float, ...] = ()
     draws: tuple[Mapping[str, Any], ...] = ()
     counts: Mapping[str, Count] = field(default_factory=dict)
@@ -276,6 +295,7 @@ def _convert(plain: Mapping[str, Any]) -> Header:
         ("weights", ContentEntries),
         ("inputs", ContentEntries),
         ("repeat", RepeatCheck),
+        ("observer", ObserverCheck),
         ("fills", CountedFills),
     ):
         _check_keys(plain[key], {attribute.name for attribute in fields(kind)}, f"{key}.")

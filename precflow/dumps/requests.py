@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import LEFT_OUT, NOISES, NONE, REQUEST_SCHEMA
+from precflow.agent.contract import CHECKED, LEFT_OUT, NOISES, NONE, REQUEST_SCHEMA
 from precflow.config.schema import MixedPrecision, RunConfig, Side, plain
 from precflow.config.vocabulary import ESCALATING
 
@@ -44,6 +44,8 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
         "determinism": {
             **_part(config.determinism, _OF_DETERMINISM),
             **({} if region is None else {"repeat": False}),  # it is compared with the first pass instead
+            # Absent where it is not asked for, so that keys of other runs stay.
+            **({"observer": CHECKED} if config.determinism.observer == CHECKED and region is None else {}),
         },
         "capture": _capture(config, region),
     }
@@ -60,6 +62,7 @@ def describe_noise(config: RunConfig, dtype: str) -> dict[str, Any]:
     described.pop("mixed_precision", None)
     described |= _describe_precision(config.target)
     determinism = {**described["determinism"], "repeat": False}
+    determinism.pop("observer", None)
     capture = {**described["capture"], "weights": LEFT_OUT}
     return {**described, "dtype": dtype, "determinism": determinism, "capture": capture, "noises": list(NOISES)}
 

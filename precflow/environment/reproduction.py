@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from precflow.agent.contract import CHECKED
 from precflow.dumps.header import ContentEntries, Header
 
 _SHOWN = 5
@@ -81,6 +82,19 @@ def _describe_batches(reference: ContentEntries, target: ContentEntries) -> str:
     first = min(steps)[0]
     shown = [name for step, name in steps if step == first][:_SHOWN]
     return f"the sides were fed different batches from step {first} on: {', '.join(shown)}"
+
+
+def find_disturbance(side: str, header: Header) -> str:
+    """Say that a side computes something else when it is watched, or was not checked though that was asked for; else ``""``."""
+    observer = header.observer
+    if not observer.checked and header.determinism.get("observer") == CHECKED:
+        return f"the {side} was not run without capture: it has no recorded step of an optimizer, or ran as one request"
+    if not observer.different or header.repeat.different:  # a side that does not repeat itself says nothing about watching
+        return ""
+    more = f" and {len(observer.different) - _SHOWN} more" if len(observer.different) > _SHOWN else ""
+    otherwise = "" if header.repeat.checked else ", or does not repeat itself (determinism.repeat=true tells)"
+    what = f"{', '.join(observer.different[:_SHOWN])}{more} after step {observer.step}"
+    return f"the {side} computes something else when it is watched{otherwise}: {what}"
 
 
 def describe_copy(reference: Header, target: Header) -> str:

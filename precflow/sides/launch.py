@@ -24,6 +24,7 @@ from precflow.agent.contract import (
     HEADER_FILE,
     LOG_FILE,
     NOISE_FILE,
+    PLAIN_FILE,
     REHEARSAL_FILE,
     REPLAYED_FILE,
     UNARY_FILE,
@@ -51,6 +52,7 @@ _NEXT_STEPS = {
 _RESULT_FILES = {
     "environment": FACTS_FILE,
     "dump": HEADER_FILE,
+    "plain": PLAIN_FILE % 0,
     "noise": NOISE_FILE,
     "whatif": WHATIF_FILE,
     "rehearse": REHEARSAL_FILE,

@@ -16,7 +16,7 @@ from precflow.dumps.header import describe_comparison
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.paired import see_through_rules
 from precflow.dumps.views.two_passes import count_unknown, find_unrepeated
-from precflow.environment.reproduction import describe_copy, find_blockers
+from precflow.environment.reproduction import describe_copy, find_blockers, find_disturbance
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import is_given, open_dump, read_damage
 from precflow.stages.job import Job, Stage, StageResult
@@ -35,6 +35,8 @@ class Reproduction:
         unrepeatable: ``side: record`` of each record that changed between two equal runs.
         unseen: Models in whose output the agent found no tensor; the verdict is not "aligned".
         unchecked: Sides that were not run twice.
+        disturbed: Sides that compute something else when they are watched, or were not checked though that was asked for; the
+            verdict is not "aligned".
     """
 
     blockers: tuple[str, ...] = ()
@@ -42,6 +44,7 @@ class Reproduction:
     unrepeatable: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    disturbed: tuple[str, ...] = ()
 
 
 def read_reproduction(folder: Path) -> Reproduction:
@@ -70,6 +73,9 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
         unseen=(*_find_unseen("reference", reference), *_find_unseen("target", target)),
         unchecked=tuple(
             side for side, dump in (("reference", reference), ("target", target)) if not dump.header.repeat.checked
+        ),
+        disturbed=tuple(
+            filter(None, (find_disturbance(side, dump.header) for side, dump in (("reference", reference), ("target", target))))
         ),
     )
 
@@ -152,8 +158,8 @@ def _describe(reproduction: Reproduction, same: Sequence[str], how: str) -> str:
         return in_the_way[0]
     if reproduction.unrepeatable:
         return f"{len(reproduction.unrepeatable)} records change between two equal runs"
-    if reproduction.unseen:
-        return reproduction.unseen[0]
+    if reproduction.disturbed or reproduction.unseen:
+        return (*reproduction.disturbed, *reproduction.unseen)[0]
     words = ["seeds", *same]
     listed = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
     if reproduction.unchecked:

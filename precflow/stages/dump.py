@@ -11,7 +11,7 @@ from typing import Any
 
 from precflow import keys
 from precflow.agent import intake, redaction
-from precflow.agent.contract import CHECKSUM, HEADER_FILE, NONE, WHEN_NEEDED
+from precflow.agent.contract import CHECKED, CHECKSUM, HEADER_FILE, NONE, WHEN_NEEDED
 from precflow.config.trust import TARGET
 from precflow.config.vocabulary import SEEDED, names_file
 from precflow.dumps.reader import Dump
@@ -149,7 +149,8 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
         trusted=job.trusted,
         import_paths=job.import_paths,
         region=region,
-        resume=any(folder.glob("rank*")),  # a killed attempt left these; its finished steps are not run again
+        # A killed attempt left these; its finished steps are not run again, unless they are to be compared with plain ones.
+        resume=any(folder.glob("rank*")) and job.config.determinism.observer != CHECKED,
     )
     if job.config.workload.script:
         _run_script(side, job, request, folder)
@@ -161,6 +162,8 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
         steps, missing = header.script["steps"], header.script["missing_files"]
         words.insert(0, f"{steps} step{'s' if steps != 1 else ''} of {header.script['file']}")
         words += [f"no file for {', '.join(missing)}"] if missing else []
+    if header.observer.checked:
+        words.append("changed by watching" if header.observer.different else "the same bits without capture")
     if header.repeat.checked:
         different = len(header.repeat.different)
         words.append(f"{different} not repeatable" if different else f"repeats {header.repeat.how}")
@@ -181,7 +184,7 @@ def _run_script(side: str, job: Job, request: Mapping[str, Any], folder: Path) -
     less = {**capture, "budget": 0}
     if "statistics" not in details:
         less = {**less, "detail": "digest", "rules": [_as_digest(rule) for rule in capture["rules"]]}
-    first = folder / "first"
+    first, plain = folder / "first", folder / "plain"
     for way in ways:
         asked = {**request, "determinism": {**determinism, "algorithms": way}, "resume": False}
         if determinism["repeat"]:
@@ -189,8 +192,14 @@ def _run_script(side: str, job: Job, request: Mapping[str, Any], folder: Path) -
             first.mkdir()
             ask_agent(job, side, {**asked, "output": str(first.resolve()), "capture": less}, first)
             asked = {**asked, "first_run": str(first.resolve())}
+        if determinism.get("observer") == CHECKED:
+            shutil.rmtree(plain, ignore_errors=True)
+            plain.mkdir()
+            ask_agent(job, side, {**asked, "action": "plain", "output": str(plain.resolve())}, plain)
+            asked = {**asked, "plain_run": str(plain.resolve())}
         ask_agent(job, side, asked, folder)
-        shutil.rmtree(first, ignore_errors=True)
+        for earlier in (first, plain):
+            shutil.rmtree(earlier, ignore_errors=True)
         if not Dump.open(folder).header.repeat.different:
             break
 

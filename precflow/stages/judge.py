@@ -103,7 +103,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         job.config,
         reference_dtype=dtypes[0],
         target_dtype=dtypes[1],
-        blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
+        blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen, *reproduction.disturbed),
         unrepeatable=reproduction.unrepeatable,
         second_pass=second("compare") in needs,
         today=_today(),

@@ -174,7 +174,7 @@ def judge_dumps(
         RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path)), tolerance=tolerance),
         reference_dtype=dtypes[0],
         target_dtype=dtypes[1],
-        blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen),
+        blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen, *reproduction.disturbed),
         unrepeatable=reproduction.unrepeatable,
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
         settle_choices=make_settler(reference, target, inputs),

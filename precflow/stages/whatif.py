@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
-from precflow.agent.contract import FILLS, FORWARD, LEFT_OUT, ROOT_MODULE, UNCHANGED, WHATIF_FILE, module_text, parse_identity
+from precflow.agent.contract import (
+    FILLS,
+    FORWARD,
+    LEFT_OUT,
+    ROOT_MODULE,
+    UNCHANGED,
+    UNCHECKED,
+    WHATIF_FILE,
+    module_text,
+    parse_identity,
+)
 from precflow.agent.selection import literal_pattern
 from precflow.comparison.compare import compare
 from precflow.comparison.measure import Measure
@@ -212,7 +222,7 @@ class _Runs:
             **request,
             "action": "whatif",
             "capture": capture,
-            "determinism": {**request["determinism"], "repeat": False},
+            "determinism": {**request["determinism"], "repeat": False, "observer": UNCHECKED},
             "arms": listed,
             "rounds": rounds,
         }

@@ -78,14 +78,25 @@ def test_a_header_has_a_key_for_each_attribute(plain):
     assert set(plain) == {*EMPTY_HEADER, "checksum"} == {one.name for one in dataclasses.fields(header.Header)}
 
 
+ADDED = {"script", "observer"}
+
+
 def test_keys_that_were_added_may_be_missing(write, plain):
-    del plain["script"]
-    assert header.read(write(plain)).script == {}
+    for name in ADDED:
+        del plain[name]
+    seen = header.read(write(plain))
+    assert (seen.script, seen.observer) == ({}, header.ObserverCheck())
 
 
 @pytest.mark.parametrize(
     "key",
-    [*sorted(EMPTY_HEADER.keys() - {"script"}), "device.emulated", "repeat.different", "weights.entries", "counts.records"],
+    [
+        *sorted(EMPTY_HEADER.keys() - {"script", "observer"}),
+        "device.emulated",
+        "repeat.different",
+        "weights.entries",
+        "counts.records",
+    ],
 )
 def test_every_key_is_required_and_named(write, plain, key):
     *places, last = key.split(".")

@@ -1,9 +1,12 @@
 """What makes a comparison meaningless."""
 
-from precflow.dumps.header import ContentEntries, ContentEntry, Header
-from precflow.environment.reproduction import describe_copy, find_blockers, find_different
+import pytest
+
+from precflow.dumps.header import ContentEntries, ContentEntry, Header, ObserverCheck, RepeatCheck
+from precflow.environment.reproduction import describe_copy, find_blockers, find_different, find_disturbance
 
 BOTH = ("weights", "inputs")
+UNSURE = ", or does not repeat itself (determinism.repeat=true tells)"
 
 
 def holdings(digest, **contents):
@@ -60,3 +63,30 @@ def test_a_copy_is_no_second_dump():
     assert describe_copy(one, one).startswith("the dump of the target is the reference's own (id ab)")
     assert not describe_copy(one, other)
     assert not describe_copy(Header(), Header()), "nobody knows of dumps that were never sealed"
+
+
+@pytest.mark.parametrize(
+    ("different", "repeated", "text"),
+    [
+        ((), RepeatCheck(), ""),
+        (
+            ("loss", "weight a"),
+            RepeatCheck(checked=True),
+            "the target computes something else when it is watched: loss, weight a after step 3",
+        ),
+        (
+            ("loss",),
+            RepeatCheck(),
+            f"the target computes something else when it is watched{UNSURE}: loss after step 3",
+        ),
+        (("loss",), RepeatCheck(checked=True, different=("fc/forward.output.0",)), ""),
+    ],
+)
+def test_what_watching_changed_is_told_from_what_never_repeats(different, repeated, text):
+    seen = Header(observer=ObserverCheck(checked=True, step=3, different=different), repeat=repeated)
+    assert find_disturbance("target", seen) == text
+
+
+def test_a_check_that_was_asked_for_and_not_made_is_said():
+    assert find_disturbance("target", Header(determinism={"observer": "unchecked"})) == ""
+    assert "was not run without capture" in find_disturbance("target", Header(determinism={"observer": "checked"}))

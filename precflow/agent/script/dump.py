@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-import traceback
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 
 import torch
 
-from precflow.agent import redaction
+from precflow.agent import intake, redaction
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import DRAWS_PATCH, FILES_FOLDER, FILES_OF_RANK, KEPT, OUTPUT_FILE, OUTPUT_OF_RANK
+from precflow.agent.contract import DRAWS_PATCH, EMPTY_HEADER, FILES_FOLDER, FILES_OF_RANK, KEPT, PLAIN_FILE
 from precflow.agent.dump.finished_steps import index_outputs
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
-from precflow.agent.script import migration
-from precflow.agent.script.compiling import compile_nothing
 from precflow.agent.script.files import FileKeeper
-from precflow.agent.script.launch import command_words, describe_modules, redirected_output, run_script
+from precflow.agent.script.launch import command_words, describe_modules, moves_draws, run_to_end, surroundings
 from precflow.agent.script.models import Model
 from precflow.agent.script.outcome import check_outcome
 from precflow.agent.script.patch import make_patch
+from precflow.agent.script.plain import Trace, compare_with_plain
 from precflow.agent.script.seeds import find_seeds
-from precflow.agent.script.watcher import Settings, Stopped, Watcher
+from precflow.agent.script.watcher import Settings, Watcher
 from precflow.agent.selection import check_scope_of
-from precflow.agent.session import determinism, faults, garbage, rank_group, workload_model
+from precflow.agent.session import faults, rank_group, workload_model
 from precflow.agent.session.dump import build_header, check_capture, describe_draws, make_random_numbers, open_writer
-from precflow.agent.session.user_code import describe_error
 
 if TYPE_CHECKING:
     from precflow.agent.devices.protocol import Device
@@ -92,66 +89,32 @@ class ScriptDump:
         )
         # Draws are moved wherever they happen, so the mode is on for the whole run. Where it only lists them, the start of the
         # script and the recorded steps are enough: it costs every torch function some time.
-        moves = request.determinism.random_numbers == "cpu" and device.name != "cpu"
-        self._always_numbers = moves or not settings.dropout
+        self._always_numbers = moves_draws(request, device)
         self._watcher = Watcher(settings, self._recorder, writer, self)
         self._files = FileKeeper([str(each) for each in workload.get("files", ())])
         self._faults = ExitStack()  # what tells the rules of an emulated fault which module is running
         self._folder = os.getcwd()  # the script may change it
+        self._trace = Trace(device)  # of one step, if there is a plain run that it is compared with
+        self._compared: Optional[int] = None  # that step
         self._seeds: Dict[str, Any] = {"torch": None, "sites": []}
         self._is_sealed = False
         self._problem: Optional[AgentError] = None  # why it could not be sealed when the script was to be stopped
 
     def run(self) -> None:
         """Run the script, and seal the dump unless that was done when it was stopped."""
-        request, rank = self._request, rank_of(self._request)
-        output = os.path.join(request.output, OUTPUT_FILE if not rank else OUTPUT_OF_RANK % rank)
-        with self._events.time_part("script", "running %s" % os.path.basename(self._path)):
-            determinism.reseed(request.determinism, self._device)
-            with garbage.collect_rarely(), redirected_output(output), compile_nothing(unless=self._compiles):
-                migration.migrate(str(request.workload.get("migration", "")), self._device)
-                if self._always_numbers or self._device.name != "cpu":
-                    self._numbers.start()
-                try:
-                    with self._faults, self._watcher:
-                        self._run_script()
-                finally:
-                    self._numbers.stop()
+        part = self._events.time_part("script", "running %s" % os.path.basename(self._path))
+        with part, surroundings(self._request, self._device, self._numbers):
+            if self._always_numbers or self._device.name != "cpu":
+                self._numbers.start()
+            self._trace.begin()
+            with self._faults, self._watcher:
+                run_to_end(self._request, lambda: self._watcher.steps.finished)
         if self._writer.failure is not None:  # the script has caught the exception itself
             raise self._writer.failure
         if self._problem is not None:
             raise self._problem
         if not self._is_sealed:
             self._seal()
-
-    def _run_script(self) -> None:
-        """Run the script to its end.
-
-        Raises:
-            AgentError: It raised an exception, or ended with an exit code that is not 0.
-        """
-        name = os.path.basename(self._path)
-        try:
-            run_script(self._path, self._words)
-        except Stopped:
-            return
-        except AgentError:
-            raise
-        except SystemExit as left:
-            if left.code not in (None, 0):
-                code = left.code if isinstance(left.code, int) else "1 (%s)" % left.code
-                message = "%s ended itself with exit code %s%s" % (name, code, self._progress())
-                raise AgentError(
-                    "workload", message, "what it printed is in %s" % OUTPUT_FILE, traceback.format_exc()
-                ) from left
-        except (Exception, KeyboardInterrupt) as error:
-            text = "%s raised %s%s" % (name, describe_error(error), self._progress())
-            traceback.print_exc()  # where the script's own output is, as Python would have printed it
-            raise AgentError("workload", text, "what it printed is in %s" % OUTPUT_FILE, traceback.format_exc()) from error
-
-    def _progress(self) -> str:
-        finished = self._watcher.steps.finished
-        return " after %d steps" % finished if finished != 1 else " after 1 step"
 
     # What the watcher reports
 
@@ -168,6 +131,12 @@ class ScriptDump:
             self._events.report_progress("script", "recording step %d" % number)
         elif number and not self._always_numbers:
             self._numbers.stop()
+
+    def after_optimizer(self, step: int, call: int, optimizer: torch.optim.Optimizer) -> None:
+        """Note what an optimizer of the first recorded step has left, if there is a plain run to compare it with."""
+        if self._request.plain_run and self._compared in (None, step):
+            self._compared = step
+            self._trace.note(call, optimizer)
 
     @contextmanager
     def around_recording(self) -> Iterator[None]:
@@ -216,8 +185,9 @@ class ScriptDump:
             {
                 **header,
                 "capture": {**request.capture.to_plain(), "unmatched": self._selection.unmatched},
-                "losses": [watcher.losses[step] for step in sorted(watcher.losses)],
+                "losses": [sum(watcher.losses[step]) for step in sorted(watcher.losses)],
                 "repeat": self._compare_with_first_run(),
+                "observer": self._compare_with_plain_run(),
                 "draws": draws,
                 "sites": [redaction.redact_text(site) for site in sites],
                 "seconds": dict(self._events.seconds),
@@ -240,6 +210,15 @@ class ScriptDump:
         different = [identity for identity in identities if first.get(identity) != second.get(identity)]
         by = sorted({"statistics" if detail == "statistics" else "bits" for detail in self._selection.details})
         return {"checked": True, "records": len(identities), "by": by, "different": different}
+
+    def _compare_with_plain_run(self) -> Dict[str, Any]:
+        """Return what differs from the run without hooks, at the first recorded step in which an optimizer has stepped."""
+        step = self._compared
+        if step is None:
+            return dict(EMPTY_HEADER["observer"])
+        plain = intake.read_json(os.path.join(self._request.plain_run, PLAIN_FILE % self._watcher.settings.rank))
+        different = compare_with_plain(plain, self._trace, self._watcher.losses.get(step, []))
+        return {"checked": True, "step": step, "different": different}
 
     def _dtype(self) -> str:
         """Return the floating point type of most weights of the first model that is trained, or of the first one."""

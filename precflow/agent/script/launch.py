@@ -7,12 +7,25 @@ import os
 import runpy
 import signal
 import sys
+import traceback
 from contextlib import contextmanager, suppress
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping
 
+from precflow.agent.contract import OUTPUT_FILE, OUTPUT_OF_RANK
 from precflow.agent.failures import AgentError
+from precflow.agent.ranks import rank_of
+from precflow.agent.script import migration
+from precflow.agent.script.compiling import compile_nothing
+from precflow.agent.session import determinism, garbage
+from precflow.agent.session.user_code import describe_error
+
+if TYPE_CHECKING:
+    from precflow.agent.devices.protocol import Device
+    from precflow.agent.request import Request
+    from precflow.agent.session.random_numbers import RandomNumbers
 
 _UNNAMED = "_"  # the key of words that stand without a name
+_PRINTED = "what it printed is in %s" % OUTPUT_FILE
 
 
 def command_words(arguments: Mapping[str, Any]) -> List[str]:
@@ -32,6 +45,74 @@ def command_words(arguments: Mapping[str, Any]) -> List[str]:
         if value is not True:
             words += [str(each) for each in (value if isinstance(value, (list, tuple)) else [value])]
     return words
+
+
+class Stopped(SystemExit):
+    """Ends the script after the last step that is looked at.
+
+    No ``except Exception`` catches it, ``finally`` blocks run, and a process that it ends has the exit code 0.
+    """
+
+
+def moves_draws(request: Request, device: Device) -> bool:
+    """Tell whether random numbers or dropout are changed wherever they occur: a function mode is on for the whole run then."""
+    settings = request.determinism
+    return (settings.random_numbers == "cpu" and device.name != "cpu") or settings.dropout == "removed"
+
+
+@contextmanager
+def surroundings(request: Request, device: Device, numbers: RandomNumbers) -> Iterator[None]:
+    """Hold everything that a script runs in, watched or plain: seeds, its output, no compiler, its migration, moved draws.
+
+    Args:
+        request: The request.
+        device: The started device.
+        numbers: The mode that draws random numbers; it has begun to list or move them, and may be stopped inside.
+    """
+    rank = rank_of(request)
+    output = os.path.join(request.output, OUTPUT_FILE if not rank else OUTPUT_OF_RANK % rank)
+    determinism.reseed(request.determinism, device)
+    keeps_compiler = request.workload.get("compile", "eager") == "kept"
+    with garbage.collect_rarely(), redirected_output(output), compile_nothing(unless=keeps_compiler):
+        migration.migrate(str(request.workload.get("migration", "")), device)
+        try:
+            yield
+        finally:
+            numbers.stop()
+
+
+def run_to_end(request: Request, count_steps: Callable[[], int]) -> None:
+    """Run the script of a request until it ends or is stopped.
+
+    Args:
+        request: Names the script and its arguments.
+        count_steps: Returns how many steps it has made, for the error.
+
+    Raises:
+        AgentError: ``workload``: it raised an exception, or ended with an exit code that is not 0.
+    """
+    path = str(request.workload["script"])
+    name = os.path.basename(path)
+
+    def describe_progress() -> str:
+        """Say how far the script came."""
+        return " after %d step%s" % (count_steps(), "" if count_steps() == 1 else "s")
+
+    try:
+        run_script(path, command_words(request.workload.get("arguments", {})))
+    except Stopped:
+        return
+    except AgentError:
+        raise
+    except SystemExit as left:
+        if left.code not in (None, 0):
+            code = left.code if isinstance(left.code, int) else "1 (%s)" % left.code
+            message = "%s ended itself with exit code %s%s" % (name, code, describe_progress())
+            raise AgentError("workload", message, _PRINTED, traceback.format_exc()) from left
+    except (Exception, KeyboardInterrupt) as error:
+        text = "%s raised %s%s" % (name, describe_error(error), describe_progress())
+        traceback.print_exc()  # where the script's own output is, as Python would have printed it
+        raise AgentError("workload", text, _PRINTED, traceback.format_exc()) from error
 
 
 def run_script(path: str, words: List[str]) -> None:

@@ -34,6 +34,7 @@ from torch.optim import optimizer as optimizers
 from precflow.agent.capture import autograd
 from precflow.agent.capture.module_hooks import Hook, RunningCall, is_compiled
 from precflow.agent.contract import join_names
+from precflow.agent.script.launch import Stopped
 from precflow.agent.script.losses import Losses
 from precflow.agent.script.models import Model, Models, describe_parameter, is_trained
 from precflow.agent.script.steps import Steps
@@ -45,13 +46,6 @@ if TYPE_CHECKING:
 
 _TORCH_MODULES = modules.__file__
 _MOST_UNSEEN = 8  # parameters that are named; finding each name takes a tenth of a second
-
-
-class Stopped(SystemExit):
-    """Ends the script after its last recorded step.
-
-    No ``except Exception`` catches it, ``finally`` blocks run, and a process that it ends has the exit code 0.
-    """
 
 
 class Settings(NamedTuple):
@@ -83,6 +77,9 @@ class Listener(Protocol):
     def begin_step(self, number: int) -> None:
         """A step begins, recorded or not."""
 
+    def after_optimizer(self, step: int, call: int, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has stepped in a recorded step; ``call`` counts the steps of all optimizers from 0."""
+
     def around_recording(self) -> ContextManager[Any]:
         """Return what is entered for the time of a recorded step, below capture."""
 
@@ -108,7 +105,7 @@ class Watcher:
         unseen: Names of parameters that got a gradient though no module that holds them was seen to run.
         weights: Entries of the weights before the first step, by name.
         inputs: Entries of the inputs of each recorded call of a model, by name.
-        losses: Losses of the recorded steps: step -> what ``backward`` was called on, summed over micro batches.
+        losses: Losses of the recorded steps: step -> each number that ``backward`` was called on, one for a micro batch.
         dropouts: Names of the modules whose dropout was removed.
     """
 
@@ -125,7 +122,7 @@ class Watcher:
         self.unseen: List[str] = []
         self.weights: Dict[str, Any] = {}
         self.inputs: Dict[str, Any] = {}
-        self.losses: Dict[int, float] = {}
+        self.losses: Dict[int, List[float]] = {}
         self.dropouts: List[str] = []
         self.settings, self._recorder, self._writer, self._listener = settings, recorder, writer, listener
         self._process, self._thread = os.getpid(), threading.get_ident()
@@ -137,6 +134,7 @@ class Watcher:
         self._outermost: Optional[torch.nn.Module] = None  # the module whose call is outermost now
         self._is_ignored = False  # the outermost call is an evaluation
         self._calls = 0  # of models in this step
+        self._optimizer_calls = 0  # from the beginning of the script
         self._depth = 0  # optimizers that call other optimizers
         self._in_closure = False
         self._stops = 0  # how often the script was asked to end
@@ -282,7 +280,7 @@ class Watcher:
 
     def _note_loss(self, losses: Losses) -> None:
         if losses.values and self._recording is not None:
-            self.losses[self._recording] = sum(losses.values)
+            self.losses[self._recording] = losses.values
 
     def _end_recording(self) -> None:
         """Take the hooks and modes of a step off; further optimizers may still step in it."""
@@ -358,8 +356,12 @@ class Watcher:
         if self._depth:
             return
         self.steps.end_optimizer()
+        self._optimizer_calls += 1
         if self._recording is not None and self._recorder is not None:
             self._recorder.record_optimizer(optimizer)
+            if self._listener is not None:
+                with self._recorder.without_recording():
+                    self._listener.after_optimizer(self._recording, self._optimizer_calls - 1, optimizer)
             if self._outermost is None:  # a hook that is taken off during its own call would run once more, without keywords
                 self._end_recording()
 

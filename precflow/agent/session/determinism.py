@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import random
@@ -46,6 +47,23 @@ def reseed(settings: DeterminismSection, device: Device) -> None:
         importlib.import_module("numpy").random.seed(settings.seed % 2**32)  # NumPy refuses a longer seed
     torch.manual_seed(settings.seed)
     device.seed(settings.seed)
+
+
+def read_generators(device: Device) -> Dict[str, str]:
+    """Return a hash of the state of each generator that a workload may draw from, by name."""
+    import torch
+
+    from precflow.agent.measure.content_id import content_id
+
+    states: Dict[str, Any] = {"Python": random.getstate(), "torch": content_id(torch.get_rng_state())}
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        states["NumPy"] = (kind, keys.tobytes(), rest)
+    read: Any = getattr(getattr(torch, device.name, None), "get_rng_state", None) if device.name != "cpu" else None
+    if read is not None:
+        states[device.name] = content_id(read())
+    return {name: hashlib.blake2b(repr(state).encode(), digest_size=16).hexdigest() for name, state in states.items()}
 
 
 def remove_dropout(model: torch.nn.Module) -> List[str]:

@@ -13,7 +13,7 @@ from precflow import __version__
 from precflow.agent import redaction
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, FILLS_VERSION, KEPT
+from precflow.agent.contract import CHECKED, DUMP_FORMAT, DUMP_SCHEMA, EMPTY_HEADER, FILLS_VERSION, KEPT
 from precflow.agent.dump.finished_steps import index_outputs
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
@@ -24,7 +24,7 @@ from precflow.agent.session import determinism, environment, faults, garbage, pr
 from precflow.agent.session.random_numbers import Draw, RandomNumbers
 from precflow.agent.session.training import Training
 from precflow.agent.session.user_code import describe_error
-from precflow.agent.session.workload_model import RunContext, Workload, element_type, prepare
+from precflow.agent.session.workload_model import RunContext, Workload, element_type, hash_inputs, hash_weights, prepare
 from precflow.agent.workloads.resolve import extend_path
 
 if TYPE_CHECKING:
@@ -113,9 +113,11 @@ def record(
     with garbage.collect_rarely():
         runs = 2 if run.request.determinism.repeat else 1
         with run.events.nth_of(0, runs):
-            contents = _run_steps(run, workload, training, recorder, writer, disturb(recorder))
+            watched: Dict[str, str] = {}
+            contents = _run_steps(run, workload, training, recorder, writer, disturb(recorder), watched)
         faults.check_acted(run.request)
         repeat = _check_repeat(run, workload, contents)
+        observer = _check_observer(run, workload, watched)
     with run.events.time_part("facts", "reading the environment"):
         sites = list(recorder.sites)
         draws = describe_draws(run.numbers.draws, sites)
@@ -140,6 +142,7 @@ def record(
             },
             "losses": training.losses,
             "repeat": repeat,
+            "observer": observer,
             "draws": draws,
             "sites": [redaction.redact_text(site) for site in sites],
         }
@@ -173,19 +176,24 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
     recorder: Optional[Recorder],
     writer: Optional[Writer] = None,
     around: ContextManager[Any] = _UNDISTURBED,
+    left: Optional[Dict[str, str]] = None,
 ) -> Dict[str, str]:
     """Run every step from the same seeds and state; return identity text -> content id (or mark) of all recorded outputs.
 
-    Without a recorder nothing is recorded. In a resumed dump, steps that the writer has already run too, because the later ones
-    depend on their state, but they are not recorded again.
+    Without a recorder nothing is recorded. If determinism.observer asks for it, ``left`` is filled with what the first step that
+    is to be recorded leaves behind; nothing is run beyond it then.
+
+    In a resumed dump, steps that the writer has already run too, because the later ones depend on their state, but they are
+    not recorded again.
     """
     contents: Dict[str, str] = {}
     steps, rank = run.request.capture.step, rank_of(run.request)
     determinism.reseed(run.request.determinism, run.device)
     workload.restore()
+    last = min(steps) if recorder is None and left is not None else max(steps)
     part = ("repeat", "running the model once more") if writer is None else ("forward", "running the model")
     with run.events.time_part(*part):
-        for number in range(max(steps) + 1):
+        for number in range(last + 1):
             inputs = workload.copy_inputs(element_type(run.request.dtype), run.where)
             finished = writer is not None and writer.complete(number, rank)
             wanted = recorder is not None and number in steps and not finished
@@ -194,15 +202,18 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
                 if recorder is not None and wanted:
                     recorder.begin_step(number)
                     with recorder.watch(workload.model, training.optimizer, training.masters):
-                        training.step(inputs)
+                        output = training.step(inputs)
                     contents.update(recorder.contents)
                 else:
-                    training.step(inputs)
+                    output = training.step(inputs)
+            if left is not None and number == min(steps) and run.request.determinism.observer == CHECKED:
+                left.update(_describe_what_is_left(run, workload, training, output))
+            del output
             if writer is not None and finished:
                 contents.update(index_outputs(writer.lines(number, rank)))
             elif writer is not None and wanted:
                 writer.close_step(number, rank)
-            run.events.report_amount(number + 1, max(steps) + 1, "steps")
+            run.events.report_amount(number + 1, last + 1, "steps")
         run.device.synchronize()
     training.end()
     return contents
@@ -225,6 +236,26 @@ def _check_repeat(run: RunContext, workload: Workload, first: Dict[str, str]) ->
     different = [identity for identity in identities if first.get(identity) != second.get(identity)]
     by = sorted({"statistics" if detail == "statistics" else "bits" for detail in selection.details})
     return {"checked": True, "records": len(identities), "by": by, "different": different}
+
+
+def _describe_what_is_left(run: RunContext, workload: Workload, training: Training, output: Any) -> Dict[str, str]:
+    """Return what a step leaves behind, by name: its loss or output, weights and buffers, and the states of the generators."""
+    left = {"loss": training.losses[-1].hex()} if training.losses else {}
+    outputs, weights = hash_inputs({"output": output})["entries"], hash_weights(workload.model)["entries"]
+    left.update({name: entry["content"] for name, entry in outputs.items()})
+    left.update({"weight " + name: entry["content"] for name, entry in weights.items()})
+    generators = determinism.read_generators(run.device)
+    return {**left, **{"generator of " + name: state for name, state in generators.items()}}
+
+
+def _check_observer(run: RunContext, workload: Workload, watched: Dict[str, str]) -> Dict[str, Any]:
+    """Run the first recorded step without a recorder, and compare what it leaves behind bit by bit."""
+    if not watched:
+        return dict(EMPTY_HEADER["observer"])
+    plain: Dict[str, str] = {}
+    _run_steps(run, workload, Training(run.request, workload.model, run.where), None, left=plain)
+    different = [name for name in {**watched, **plain} if watched.get(name) != plain.get(name)]
+    return {"checked": True, "step": min(run.request.capture.step), "different": different}
 
 
 @contextmanager
@@ -280,6 +311,7 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         "capture": {**request.capture.to_plain(), "unmatched": []},
         "losses": [],
         "repeat": {"checked": False, "records": 0, "by": [], "different": []},
+        "observer": dict(EMPTY_HEADER["observer"]),
         "draws": [],
         "sites": [],
         "seconds": {},

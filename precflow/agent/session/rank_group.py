@@ -100,7 +100,7 @@ def seal(request: Request, writer: Writer, header: Mapping[str, Any]) -> None:
     if request.ranks == 1:
         writer.seal(header)
         return
-    rank, own = rank_of(request), {key: header[key] for key in ("weights", "inputs", "losses", "repeat")}
+    rank, own = rank_of(request), {key: header[key] for key in ("weights", "inputs", "losses", "repeat", "observer")}
     if rank:
         writer.finish()
         path = os.path.join(writer.folder, RANK_FILE % rank)
@@ -150,6 +150,13 @@ def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
             "records": sum(repeat["records"] for repeat in repeats),
             "by": sorted({how for repeat in repeats for how in repeat["by"]}),
             "different": [identity for repeat in repeats for identity in repeat["different"]],
+        },
+        "observer": {
+            "checked": all(facts["observer"]["checked"] for facts in ranks),
+            "step": ranks[0]["observer"]["step"],
+            "different": [
+                "%s on rank %d" % (what, rank) for rank, facts in enumerate(ranks) for what in facts["observer"]["different"]
+            ],
         },
     }
 

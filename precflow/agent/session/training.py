@@ -92,8 +92,8 @@ class Training:
         """What the optimizer trains in place of weights in 16 bits: each copy with its weight."""
         return [] if self._masters is None else self._masters.pairs
 
-    def step(self, inputs: Dict[str, Any]) -> None:
-        """Run one step.
+    def step(self, inputs: Dict[str, Any]) -> Any:
+        """Run one step; return what the model returned if the step is a forward alone.
 
         Args:
             inputs: By name. Those that the model's forward does not take are given to the loss only.
@@ -103,8 +103,7 @@ class Training:
         """
         if not self._is_training:
             with torch.no_grad(), self._compute():
-                self._called(**inputs)
-            return
+                return self._called(**inputs)
         with torch.enable_grad():
             with self._compute():
                 loss = self._forward(inputs)
@@ -114,6 +113,7 @@ class Training:
         with DisableTorchFunction():  # reading the loss must not be recorded as operators of the model
             number = loss.detach()
             self.losses.append(math.nan if number.is_meta else float(number))  # a rehearsal computes no values
+        return None
 
     @contextmanager
     def _compute(self) -> Iterator[None]:

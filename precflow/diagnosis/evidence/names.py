@@ -55,6 +55,9 @@ _RUN = {
     "device_draw_sites": EvidenceName(
         "where the script draws on the device", "File and line, operator and device of up to five draws of a script."
     ),
+    "changed_by_watching": EvidenceName(
+        "computes something else when it is watched", "Side, and what differs from a run without capture."
+    ),
     "draws_patch": EvidenceName(
         "patch", "File in the folder of the report that makes the script draw on the CPU; empty if there is none."
     ),

@@ -59,6 +59,12 @@ def _compare_starts(reference: Header, target: Header) -> dict[str, Any]:
         **{name: seed for name, seed in seeds.items() if seed is not None},
         "device_draws": sorted(set(drawn)),
         "device_draw_sites": _list_draw_sites([reference, target]),
+        "changed_by_watching": [
+            text
+            for header in (reference, target)
+            if (text := reproduction.find_disturbance(header.side, header))
+            if header.observer.checked
+        ],
         "draws_patch": next((patch for header in (target, reference) if (patch := header.script.get("patch", ""))), ""),
     }
 

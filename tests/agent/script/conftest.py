@@ -83,13 +83,15 @@ def watch(tmp_path):
         folder="dump",
         first=None,
         emulate=None,
+        action="dump",
+        plain_run=None,
     ):
         output, result = tmp_path / folder, tmp_path / f"{folder}.json"
         output.mkdir()
         path = str(SCRIPTS / script)  # an absolute one stays
         plain = {
             "schema": 1,
-            "action": "dump",
+            "action": action,
             "side": side,
             "output": str(output),
             "device": [device],
@@ -104,6 +106,7 @@ def watch(tmp_path):
                 **(determinism or {}),
             },
             "first_run": "" if first is None else str(first.folder),
+            "plain_run": "" if plain_run is None else str(plain_run.folder),
             "capture": {"phase": PHASES, "step": [0, 1], "detail": "digest", **(capture or {})},
         }
 

@@ -3,6 +3,7 @@
 import pytest
 
 from precflow.config.composition import compose
+from precflow.dumps.reader import Dump
 from precflow.errors import ConfigError
 from precflow.run.jobs import make_job
 from precflow.stages import dump as stage
@@ -37,6 +38,7 @@ def test_two_runs_are_compared_bit_by_bit(script, watch, noise, differ):
     ("words", "ways"),
     [
         (["determinism.repeat=false"], ["native"]),
+        (["determinism.observer=checked"], ["native", "native"]),
         (["determinism.repeat=true"], ["native", "native"]),
         (["determinism.repeat=true", "determinism.algorithms=when_needed"], ["native", "native", "warn", "warn"]),
     ],
@@ -48,7 +50,8 @@ def test_each_run_is_asked_for_by_itself(script, watch, tmp_path, monkeypatch, w
     def ask(job, side, request, folder):
         asked.append(request)
         assert (folder / "first").exists() == bool(request.get("first_run"))
-        runs.append(watch(path, folder=f"run{len(runs)}", first=runs[-1] if request.get("first_run") else None))
+        earlier = {name: runs[-1] for name, given in (("first", "first_run"), ("plain_run", "plain_run")) if request.get(given)}
+        runs.append(watch(path, action=request["action"], folder=f"run{len(runs)}", **earlier))
         for file in [file for file in runs[-1].folder.rglob("*") if file.is_file()]:
             copy = folder / file.relative_to(runs[-1].folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -61,8 +64,14 @@ def test_each_run_is_asked_for_by_itself(script, watch, tmp_path, monkeypatch, w
     folder.mkdir()
     stage.record("target", make_job(composed, command=""), folder, "key")
     assert [request["determinism"]["algorithms"] for request in asked] == ways
-    assert not (folder / "first").exists()
-    assert [request["capture"]["detail"] for request in asked] == ["digest", "sketch"] * (len(ways) // 2) or ways == ["native"]
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["rank0"]
+    if "determinism.observer=checked" in words:
+        assert [request["action"] for request in asked] == ["plain", "dump"]
+        assert Dump.open(folder).header.observer.checked
+    else:
+        assert [request["capture"]["detail"] for request in asked] == (["digest"] * (len(ways) > 1) + ["sketch"]) * max(
+            len(ways) // 2, 1
+        )
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,26 @@ def test_a_sketch_that_answers_for_statistics_does_so_in_the_repeat_too(make):
     assert make(capture={"detail": "statistics", "rules": rules})["repeat"]["different"] == []
 
 
+CHECKED = {"observer": "checked", "repeat": False}
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_watching_changes_nothing(make, trains):
+    phases = {"capture": {"phase": ["forward", "gradient", "optimizer"]}} if trains else {}
+    optimizer = {"optimizer": {"_target_": "torch.optim.SGD", "lr": 0.1}} if trains else {}
+    asked = workload("Losing", "labelled", **optimizer) if trains else workload()
+    assert make(workload=asked, determinism=CHECKED, **phases)["observer"] == {"checked": True, "step": 0, "different": []}
+
+
+def test_a_model_that_sees_its_hooks_is_named(make):
+    different = make(workload=workload("Watched"), determinism=CHECKED)["observer"]["different"]
+    assert different == ["output.hidden"]
+
+
+def test_without_a_plain_run_nothing_is_said_of_the_observer(make):
+    assert make()["observer"] == {"checked": False, "step": 0, "different": []}
+
+
 def test_draws_in_the_forward_repeat_after_reseeding(make):
     assert make(workload=workload("Drawing"))["repeat"]["different"] == []
 

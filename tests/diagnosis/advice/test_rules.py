@@ -318,6 +318,11 @@ TABLE = [
         },
         {"inputs_different": [], "failing": 0},
     ),
+    (
+        "PF109",
+        {"changed_by_watching": ["the target computes something else when it is watched: loss after step 0"]},
+        {"changed_by_watching": []},
+    ),
     ("PF808", {"batches_shuffled": True}, {"batches_shuffled": False}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_verdict": "aligned"}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_first_rel_error": 0.004}),
