@@ -180,8 +180,8 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
 ) -> Dict[str, str]:
     """Run every step from the same seeds and state; return identity text -> content id (or mark) of all recorded outputs.
 
-    Without a recorder nothing is recorded. If determinism.observer asks for it, ``left`` is filled with what the first step that
-    is to be recorded leaves behind; nothing is run beyond it then.
+    Without a recorder nothing is recorded. If determinism.observer asks for it, ``left`` is filled with what the first step to
+    be recorded leaves behind; nothing is run beyond it then.
 
     In a resumed dump, steps that the writer has already run too, because the later ones depend on their state, but they are
     not recorded again.
@@ -206,7 +206,8 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
                     contents.update(recorder.contents)
                 else:
                     output = training.step(inputs)
-            if left is not None and number == min(steps) and run.request.determinism.observer == CHECKED:
+            compares = run.request.determinism.observer == CHECKED and number == min(steps) and not finished
+            if left is not None and compares:
                 left.update(_describe_what_is_left(run, workload, training, output))
             del output
             if writer is not None and finished:
