@@ -8,6 +8,7 @@ it stands. Nothing is instantiated.
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +46,7 @@ from precflow.config.sections import standards, whatifs
 from precflow.config.sections.tolerance_section import find_expired
 from precflow.errors import ConfigError, Problem, TrustError
 
-_DEFAULT = {("capture", "tensors"), ("executor", "local")}  # chosen where nobody chooses
+_DEFAULT = ("capture", "tensors")  # chosen where nobody chooses; so is an executor, which then is precflow's own
 MOST_FILES = 200  # that one run is composed of
 _NO_RECIPE = "no recipe was chosen: +recipe=NAME (see `precflow ls`)"
 
@@ -101,12 +102,12 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
         raise _as_trust_error([*forbidden, *problems], words)
     unusable = [problem for document in files for problem in document.problems]
     if problems and not missing and not unusable:
-        problems += _find_more_problems(read, within)
+        problems += _find_more_problems(read, files, within)
     if problems or unusable:
         raise overrides.build_error([*problems, *unusable], words)
     team = {group: team_folders(group, within) for group in DATA_GROUPS}
     with standards.searching(team["standard"]), whatifs.searching(team["whatif"], team["rule"]):
-        composed = _build(*_lay_files(read, within), read, words, complete=complete)
+        composed = _build(*_lay_files(read, files, within), read, words, complete=complete)
     # A team's standard, what-if or fault that has the name of a shipped one.
     named = [("standard", name) for name in composed.config.tolerance.standards]
     named += [("whatif", word) for word in composed.config.whatif]
@@ -117,11 +118,11 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
     return replace(composed, team=team)
 
 
-def _find_more_problems(words: Sequence[Word], within: Sequence[SearchFolder]) -> list[Problem]:
+def _find_more_problems(words: Sequence[Word], files: Sequence[Document], within: Sequence[SearchFolder]) -> list[Problem]:
     """Return what is wrong with the values on a line that has unusable words too: everything is shown at once."""
     single = [word for word in words if len(word.choices) <= 1]
     try:
-        _build(*_lay_files(single, within), single, (), complete=False)
+        _build(*_lay_files(single, files, within), single, (), complete=False)
     except ConfigError as error:
         return [replace(problem, place=problem.place or COMMAND_LINE) for problem in error.problems]
     return []
@@ -132,6 +133,7 @@ def _collect_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tup
     waiting = [
         (group, name, COMMAND_LINE, f"+{group}={name}") for group in GROUPS for name in overrides.list_chosen(words, group)
     ]
+    waiting.append((*_DEFAULT, COMMAND_LINE, "+capture=tensors"))
     problems = [] if any(group == "recipe" for group, *_ in waiting) else [Problem(COMMAND_LINE, "+recipe", _NO_RECIPE)]
     collected: dict[tuple[str, str], Document] = {}
     visits = 0
@@ -141,17 +143,17 @@ def _collect_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tup
         if visits > MOST_FILES:  # Hydra goes every way, and recipes that each inherit from two have many
             message = f"leads to more than {MOST_FILES} recipes: do they inherit from each other in a circle, or twice?"
             return list(collected.values()), [Problem(place, key, message)]
-        if (group, name) in _DEFAULT:
-            continue
         document = collected.get((group, name)) or find(group, name, within)
         if document is None:
             problems.append(Problem(place, key, describe_not_found(group, name, within)))
             continue
         collected[(group, name)] = document
         place = document.marks[("defaults",)].place if ("defaults",) in document.marks else ""
-        waiting += [
-            ("recipe", parent, place, f"defaults: {parent}") for parent in trust.list_parents(document) if group == "recipe"
-        ]
+        if group == "recipe":
+            waiting += [("recipe", parent, place, f"defaults: {parent}") for parent in trust.list_parents(document)]
+            waiting += [
+                (*choice, place, "defaults: override /{}: {}".format(*choice)) for choice in trust.list_choices(document)
+            ]
     return list(collected.values()), problems
 
 
@@ -160,11 +162,16 @@ def _as_trust_error(problems: Sequence[Problem], typed: Sequence[str]) -> TrustE
     return TrustError(error.message, problems=error.problems, next_step=error.next_step)
 
 
-def _lay_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tuple[Layers, list[Document]]:
+def _lay_files(
+    words: Sequence[Word], files: Sequence[Document], within: Sequence[SearchFolder]
+) -> tuple[Layers, list[Document]]:
     """Return all files laid over each other in Hydra's order, and these files."""
     layers, documents = Layers(), []
     chosen = {word.group for word in words}
-    for config_path, package in _resolve_defaults(words, within):
+    choices = tuple(word.text for word in words if word.group)
+    with recipe_source.search_in(within, values=False):
+        order = _resolve_defaults(choices, tuple((file.group, file.name, file.package, str(file.defaults)) for file in files))
+    for config_path, package in order:
         group, _, name = config_path.partition("/")
         # An executor has addresses: one that nobody chose is precflow's own, whatever a folder of recipes brings along.
         folders = shipped_folders(group) if group == "executor" and group not in chosen else within
@@ -175,16 +182,20 @@ def _lay_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tuple[L
     return layers, documents
 
 
-def _resolve_defaults(words: Sequence[Word], within: Sequence[SearchFolder]) -> list[tuple[str, str]]:
+@functools.lru_cache(maxsize=256)  # Hydra takes 0.07 s, and a run composes its words again with each change that it proposes
+def _resolve_defaults(choices: tuple[str, ...], headers: tuple[tuple[str, str, str, str], ...]) -> list[tuple[str, str]]:
+    """Return Hydra's order of the files in the folders of :func:`recipe_source.search_in`, each with its package.
+
+    Args:
+        choices: The words of the command line that choose files.
+        headers: Group, name, package and ``defaults`` of each file: with the choices, all that the order depends on.
+    """
+    del headers  # Hydra reads them from the files
     recipe_source.register()
-    choices = [word.text for word in words if word.group]
     try:
-        with (
-            recipe_source.search_in(within, values=False),
-            initialize_config_dir(str(resources.directory("conf")), version_base="1.3", job_name="precflow"),
-        ):
+        with initialize_config_dir(str(resources.directory("conf")), version_base="1.3", job_name="precflow"):
             loader = GlobalHydra.instance().config_loader()
-            defaults = loader.compute_defaults_list("config", choices, RunMode.RUN).defaults
+            defaults = loader.compute_defaults_list("config", list(choices), RunMode.RUN).defaults
     except RecursionError as error:
         raise ConfigError("the chosen recipes inherit from each other in a circle", next_step="see their `defaults`") from error
     except HydraException as error:

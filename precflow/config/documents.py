@@ -145,7 +145,7 @@ def read(path: Path, group: str, name: str) -> Document:
     return _parse(path, group, name, where, text)
 
 
-@lru_cache(maxsize=64)  # composing reads a file several times: to check it, for Hydra's list of defaults, and for its values
+@lru_cache(maxsize=512)  # composing reads a file several times, and a run the 76 rules: to check its recipe, and to give advice
 def _parse(path: Path, group: str, name: str, where: str, text: str) -> Document:
     try:
         _check_bounds(text)

@@ -195,6 +195,12 @@ def list_parents(document: Document) -> tuple[str, ...]:
     return tuple(name.removeprefix("/").removeprefix("recipe/") if name.startswith("/") else name for name in names)
 
 
+def list_choices(document: Document) -> list[tuple[str, str]]:
+    """Return group and name of each file that a recipe's ``defaults`` choose, as ``override /capture: digest`` does."""
+    pairs = (pair for entry in document.defaults if isinstance(entry, dict) for pair in entry.items())
+    return [(match[1], str(name)) for key, name in pairs if (match := _DEFAULT_GROUPS.fullmatch(key))]
+
+
 def make_defaults_absolute(defaults: Iterable[Any]) -> list[Any]:
     """Return the entries of a ``defaults`` list with absolute names, which Hydra reads the same from anywhere.
 

@@ -8,6 +8,7 @@ import yaml
 from amounts import examples
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -69,6 +70,31 @@ def test_order_has_no_meaning(team, sites, words):
     sites("s", "target: {dtype: bfloat16, device: npu, interpreter: /py}")
     target = compose(words, complete=False).config.target
     assert (target.dtype, target.device, target.interpreter) == ("float64", ("npu",), "/py")
+
+
+def test_hydra_orders_equal_choices_once_and_sees_each_change_of_files(tmp_path, monkeypatch):
+    for folder in ("recipes", "capture"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setenv("PRECFLOW_RECIPES", str(tmp_path))
+    orders, composed = [], lambda *words: compose(["+recipe=r", *words], complete=False).config
+    known = GlobalHydra.config_loader
+    monkeypatch.setattr(GlobalHydra, "config_loader", lambda hydra: (orders.append(hydra), known(hydra))[1])
+    recipe, capture = tmp_path / "recipes" / "r.yaml", tmp_path / "capture" / "ours.yaml"
+    (tmp_path / "recipes" / "later.yaml").write_text("target: {dtype: float16}")
+    capture.write_text("budget: 1GB")
+    recipe.write_text("defaults: [override /capture: ours, _self_]\ntarget: {dtype: bfloat16}")
+    assert composed().capture.budget == 10**9
+    capture.write_text("budget: 2GB")
+    assert (composed().capture.budget, composed("target.dtype=float64").target.dtype, len(orders)) == (2 * 10**9, "float64", 1)
+    recipe.write_text("defaults: [_self_, later, override /capture: ours]\ntarget: {dtype: bfloat16}")
+    assert (composed().target.dtype, len(orders)) == ("float16", 2)
+    capture.write_text("hydra: {run: {dir: x}}")  # the recipe, and so the order, are as before
+    with pytest.raises(TrustError, match="hydra"):
+        composed()
+    capture.unlink()
+    with pytest.raises(ConfigError, match="no capture of this name"):
+        composed()
+    assert len(orders) == 2
 
 
 def test_every_value_has_its_place(team, sites):

@@ -15,7 +15,6 @@ import yaml
 from precflow.agent.variables import SETTABLE
 from precflow.config import composition, key_tree, overrides, trust
 from precflow.config.schema import Numbers, RunConfig, Side
-from precflow.config.search_path import find
 from precflow.errors import ConfigError, TrustError
 
 VARIABLES = (  # that make an interpreter, a loader or a library run, read or write something
@@ -137,21 +136,11 @@ FORMS = [
 
 @pytest.fixture(autouse=True)
 def guarded(monkeypatch, tmp_path):
-    """Let nothing be started, make ``owned`` importable to tell if it is, and ask Hydra once for each list of files."""
+    """Let nothing be started, and make ``owned`` importable to tell if it is."""
     for name in ("owned", "owned_too"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'OWNED')!r}, 'w')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(subprocess, "Popen", lambda *words, **_: pytest.fail(f"starts {words}"))
-    ask, known = composition._resolve_defaults, {}
-
-    def asked(words, within):
-        chosen = [word.text for word in words if word.group]
-        files = [find("recipe", name, within) for name in ("evil", "parent")]
-        key = str([chosen, [file and file.defaults for file in files]])
-        known[key] = known[key] if key in known else ask(words, within)
-        return known[key]
-
-    monkeypatch.setattr(composition, "_resolve_defaults", asked)
     yield
     assert not (tmp_path / "OWNED").exists()
 

@@ -147,6 +147,11 @@ def test_inherited_recipes_are_named_as_they_are_looked_up(tmp_path):
     )
 
 
+def test_what_a_recipe_chooses_is_listed(tmp_path):
+    text = "defaults: [a/b, _self_, override /capture: digest, {override emulate: e}, {override /executor: dask}]"
+    assert trust.list_choices(document(tmp_path, text)) == [("capture", "digest"), ("emulate", "e")]
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "recipe-safety.md"
 
 
