@@ -288,7 +288,7 @@ def _fill_caches():
 
 
 def list_packages_once():
-    """Have this process, and those forked from it, list what is installed once: that takes 0.3 s, and every dump asks."""
+    """Have this process, and those forked from it, read once what is installed: every dump asks for it."""
     environment = importlib.import_module("precflow.agent.session.environment")
     list_packages, known = environment.list_packages, {}
 

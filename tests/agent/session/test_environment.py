@@ -1,5 +1,6 @@
 import getpass
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,20 @@ def test_packages_are_normalized_and_sorted(found):
     assert list(found["packages"]) == sorted(found["packages"])
     assert "torch" in found["packages"]
     assert "typing-extensions" in found["packages"]
+
+
+def test_packages_are_read_from_the_header_of_what_describes_them(tmp_path, monkeypatch):
+    described = {
+        "Some_Thing-1.2.dist-info/METADATA": "Name: Some_Thing\nVersion: 1.2\n\nName: other\nVersion: 9\n",
+        "old.egg-info/PKG-INFO": "Metadata-Version: 1.1\nName: old\nVersion: 0.3\nDescription: of\n        Name: nothing\n",
+        "older-0.1.egg-info": "Metadata-Version: 1.0\nName: older\nVersion: 0.1\n",
+        "broken-1.dist-info/RECORD": "",
+    }
+    for name, text in described.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert environment.list_packages() == {"old": "0.3", "older": "0.1", "some-thing": "1.2"}
 
 
 def test_home_folders_become_a_tilde(monkeypatch):
