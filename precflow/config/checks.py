@@ -33,10 +33,10 @@ from precflow.agent.contract import (
 )
 from precflow.agent.sampling import parse_slices
 from precflow.config import signatures
-from precflow.config.addresses import find_problem, is_address
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
 from precflow.config.schema import SIDES, Capture, MixedPrecision, RunConfig, Side, plain
 from precflow.config.sections import curves_section, pairing_section, tolerance_section, whatifs
+from precflow.config.sections.store_address import find_problem, is_address
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import SHIPPED, TARGET
 from precflow.config.units import UNSEEDED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from precflow.config.addresses import is_address
+from precflow.config.sections.store_address import is_address
 from precflow.stages.commands import config_dirs, environment_assignments
 from precflow.stages.job import Job
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from precflow import keys
 from precflow.agent import redaction
-from precflow.config.addresses import is_address
 from precflow.config.schema import RunConfig
+from precflow.config.sections.store_address import is_address
 from precflow.errors import ConfigError, StoreError
 from precflow.run.manifest import Manifest
 from precflow.run.remote.filesystem import Address

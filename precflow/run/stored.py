@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from precflow.config.addresses import is_address
 from precflow.config.schema import RunConfig
+from precflow.config.sections.store_address import is_address
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError, StoreError
 from precflow.run.find_dumps import RUNS

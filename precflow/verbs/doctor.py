@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precflow.agent.contract import DEVICE_KINDS
-from precflow.config.addresses import is_address
 from precflow.config.schema import RunConfig, Side
+from precflow.config.sections.store_address import is_address
 from precflow.errors import PrecflowError, SideError
 from precflow.verbs import compose_site, make_parser, print_json, say
 

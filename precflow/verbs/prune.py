@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precflow.config.addresses import is_address
 from precflow.config.documents import display_path
+from precflow.config.sections.store_address import is_address
 from precflow.config.suggestions import did_you_mean
 from precflow.config.units import parse_seconds
 from precflow.errors import ConfigError, StoreError

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from precflow.config.addresses import is_address
+from precflow.config.sections.store_address import is_address
 from precflow.errors import ConfigError
 from precflow.verbs import make_parser, print_json, write
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from precflow.agent import redaction
-from precflow.config.addresses import find_problem
+from precflow.config.sections.store_address import find_problem
 from precflow.errors import ConfigError, MissingExtraError, PrecflowError, StoreError
 
 if TYPE_CHECKING:
