@@ -117,7 +117,13 @@ def _add_result(measure: Measure, result: PairResult) -> Measure:
     # content ids, are not read.
     metrics = result.metrics if measure.share >= 1 else {**result.metrics, "bitwise_equal": 0.0}
     return replace(
-        measure, evidence="tensors", metrics=metrics, counts=result.counts, warnings=result.warnings, absent=result.absent
+        measure,
+        evidence="tensors",
+        metrics=metrics,
+        counts=result.counts,
+        warnings=result.warnings,
+        absent=result.absent,
+        peak=result.peak,
     )
 
 

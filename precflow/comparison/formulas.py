@@ -186,6 +186,14 @@ def measure_all(summary: Summary) -> dict[str, float]:
     return {name: worst[name] for name in METRICS if name in worst}
 
 
+def find_peak(summary: Summary) -> float:
+    """Return the largest magnitude of y over its root mean square, of compared elements; 0 without any, or if all are zero."""
+    if not summary.compared or not summary.inexact:
+        return 0.0
+    mean = divide_by_count(summary.reference_square, summary.compared, root=True)
+    return divide(ScaledFloat.of(summary.largest_reference), ScaledFloat.of(mean)) if mean else 0.0
+
+
 def _evaluate(summary: Summary) -> dict[str, float]:
     """Return the metrics of one population: ordinary numbers, or fills."""
     met = {domain: is_met(summary) for domain, is_met in _DOMAINS.items()}  # once for all metrics that share it

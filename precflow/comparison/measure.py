@@ -46,6 +46,7 @@ class Measure:
         warnings: What a reader should know (equal NaN at equal places...).
         site: Where the call stands in the source, reference's.
         target_site: The same on the target.
+        peak: Largest magnitude of the reference over its root mean square, fills left out; 0 if that is not known.
         arguments: Non-tensor arguments that differ: name -> (reference, target).
         pairing: How the pair was made: ``name``, ``sequence`` (in order, where a side has several records of the name), or the
             rule, as ``pairing.rules[0]``; ``""`` without a partner.
@@ -77,6 +78,7 @@ class Measure:
     warnings: tuple[str, ...] = ()
     site: str = ""
     target_site: str = ""
+    peak: float = 0.0
     arguments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     pairing: str = ""
 

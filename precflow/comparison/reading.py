@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import FILLS
-from precflow.comparison.formulas import measure_all
+from precflow.comparison.formulas import find_peak, measure_all
 from precflow.comparison.fused.summarize import DEFAULT_BLOCK, PairOfTensors
 from precflow.comparison.fused.summary import Summary
 from precflow.comparison.user_metrics import MetricMakers, MetricTally
@@ -56,6 +56,7 @@ class PairResult(msgspec.Struct, frozen=True):
         counts: Classes of values.
         warnings: What a reader of the metrics should know.
         absent: The user's own metrics that gave no number -> why.
+        peak: See :class:`precflow.comparison.measure.Measure`.
         problem: Why the pair could not be read; ``""`` if it was read.
     """
 
@@ -63,6 +64,7 @@ class PairResult(msgspec.Struct, frozen=True):
     counts: dict[str, int] = {}
     warnings: tuple[str, ...] = ()
     absent: dict[str, str] = {}
+    peak: float = 0.0
     problem: str = ""
 
 
@@ -150,7 +152,9 @@ class OpenPair:
         for part in parts[1:]:
             tally.merge(part.tally)
         own, absent = tally.values()
-        return PairResult({**measure_all(summary), **own}, count_classes(summary), list_warnings(summary), absent)
+        return PairResult(
+            {**measure_all(summary), **own}, count_classes(summary), list_warnings(summary), absent, find_peak(summary)
+        )
 
     def _view(self, side: str, dump: Dump, record: Record) -> npt.NDArray[Any]:
         """Return a tensor; an error names the side. Only whole tensors are checked while they are read, kept parts at once."""

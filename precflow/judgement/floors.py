@@ -6,6 +6,9 @@ stays within a small multiple of it, and standard ``calibrated`` takes that mult
 
 A record of few elements is a lottery: a loss may happen to come out right although everything that it was computed from is
 off. So a small record has at least the floor of its inputs, and small records with the same content have the same floor.
+
+The worst element is a lottery too. In trained models one element may be a hundred times as large as the others, and the whole
+error is how many units in the last place it moved. So its floor is at least what rounding does to the largest element.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from precflow.comparison.measure import Measure
+from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 
@@ -25,6 +29,7 @@ METRICS = (MAIN_METRIC, "worst_row_error", "max_rms_error")
 
 _FEW = 64  # elements below which a record is small
 _LARGEST, _LARGEST_TIMES = "max_rms_error", 4.0
+_LARGEST_ROUNDINGS = 4.0  # halves of a unit in the last place of the largest element, as `least` of the standard has it for 1
 
 _Numbers = Mapping[str, float]
 _Source = tuple[int, int, int, str]  # step, rank and order of a call, and the index of its output
@@ -53,13 +58,19 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
         measured: Disturbance -> the measures of its dump against the reference's.
     """
     found: dict[str, dict[str, tuple[float, str]]] = defaultdict(dict)
+    largest: dict[str, tuple[float, str]] = defaultdict(lambda: (0.0, ""))
     for noise, measures in measured.items():
         for measure in measures:
             if measure.join == "paired" and measure.judged and not measure.movement:
                 _keep_larger(found[measure.record], {name: (value, noise) for name, value in _list_values(measure)})
+                if coarsest([measure.target_dtype]):  # complex numbers have no unit in the last place of their own
+                    rounding = _LARGEST_ROUNDINGS * 2.0 ** -float_facts(measure.target_dtype).digits * measure.peak
+                    largest[measure.record] = max(largest[measure.record], (rounding, noise))
     _pool(reference.calls(), found)
-    for each in found.values():
+    for record, each in found.items():
         _raise_largest(each)
+        if _LARGEST in each:
+            _keep_larger(each, {_LARGEST: largest[record]})
     return [_make_floor(record, each) for record, each in found.items() if each]
 
 

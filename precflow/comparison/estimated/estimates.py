@@ -148,6 +148,8 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
     y, x = bounds.sum_side(first, count), bounds.sum_side(second, count)
     if isinstance(y, str) or isinstance(x, str):
         return _give_up(measure, y if isinstance(y, str) else str(x))
+    if y.norm:
+        measure = replace(measure, peak=y.largest / y.norm * math.sqrt(count))
     far = bounds.bound_distance(y, x, first, second)
     known = bounds.bound_metrics(y, x, far, first, second)
     if excluded.fill_error:

@@ -18,7 +18,7 @@ from precflow.agent.contract import FILLS_FAR
 from precflow.comparison.fused.row_norms import RowNorms
 from precflow.comparison.fused.scaled_float import ScaledFloat
 
-SUMMARY_VERSION = 4  # 4: fills are known constants, measured by themselves
+SUMMARY_VERSION = 5  # 5: measures have the peak of the reference
 
 
 class Summary(msgspec.Struct, frozen=True, gc=False):
