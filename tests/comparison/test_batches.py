@@ -21,7 +21,7 @@ def reading(number, shape=(4, 16), dtype="float32"):
 
 def found(number):
     metrics = {"relative_l2": 0.1 + number, "max_rel_error": math.inf, "kl_divergence": 5e-324}
-    return PairResult(metrics, {"elements": number}, ("a warning",), {"mine": "it raised"}, "")
+    return PairResult(metrics, {"elements": number}, ("a warning",), {"mine": "it raised"}, 3.5)
 
 
 def test_batches_hold_everything_in_order(monkeypatch):
