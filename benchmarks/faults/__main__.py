@@ -37,7 +37,7 @@ from .cases import Case
 from .faults import KINDS, kinds_of
 
 _ROOT = Path(__file__).parents[2]
-_LINES = _ROOT / "precflow" / "diagnosis" / "lines.py"
+_LINES = ("precflow/judgement/lines.py", "conf/standard/calibrated.yaml")  # all that is drawn between rounding and a fault
 SUBSET_HOSTS = ("text_encoder", "minilm", "decoder")
 SUBSET_FAULTS = (
     *("tf32_all", "tf32_one", "mask_off_by_one", "softmax_in_bfloat16", "layer_norm_epsilon", "gelu_of_other_form"),
@@ -185,12 +185,12 @@ def rules_known() -> frozenset[str]:
 
 def write(lines: Sequence[dict[str, Any]], folder: Path) -> str:
     """Write ``table.md`` and ``table.json``, and return the table."""
-    frozen = hashlib.blake2b(_LINES.read_bytes(), digest_size=8).hexdigest() if _LINES.exists() else "none"
+    frozen = ", ".join(f"{name} {hashlib.blake2b((_ROOT / name).read_bytes(), digest_size=8).hexdigest()}" for name in _LINES)
     good = [line for line in lines if "crash" not in line]
     add_peer(good, folder)
     score.add_scores(good)
     crashes = [line["name"] for line in lines if "crash" in line]
-    text = score.table(lines, rules_known()) + f"\nFile of lines: {frozen}. Crashes: {', '.join(crashes) or 'none'}.\n"
+    text = score.table(lines, rules_known()) + f"\nFrozen lines: {frozen}. Crashes: {', '.join(crashes) or 'none'}.\n"
     for dtype, points in score.curve(good).items():
         measured = "rho" if dtype == "float32" else "residue"
         text += f"\nDetected by {measured}, {dtype}: " + ", ".join(f"{decade} {share}" for decade, share in points) + "\n"

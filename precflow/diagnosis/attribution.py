@@ -29,9 +29,9 @@ from precflow.diagnosis.calls_differ import DifferentCall
 from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError, find_classes, group_by_call
-from precflow.diagnosis.localize import ACCUMULATED, AMPLIFIED
 from precflow.diagnosis.nodes import CallKey, CallNode
 from precflow.dumps.records import Call, Record
+from precflow.judgement import lines
 from precflow.judgement.coverage import tally
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
 
@@ -125,9 +125,9 @@ def _is_drift(suspects: Sequence[Suspect], judged: Sequence[Judged], verdict: Ve
         bool(failing)
         and set(verdict.standards) <= set(guessed)  # whoever sets a limit means it
         and all(one.status == "fail" and one.standard in guessed and one.floor is None for one in failing)
-        and all(one.ratio < AMPLIFIED for one in failing)
+        and all(one.ratio < lines.AMPLIFIED for one in failing)
         and bool(suspects)
-        and all(suspect.inputs_use > ACCUMULATED for suspect in suspects)
+        and all(suspect.inputs_use > lines.ACCUMULATED for suspect in suspects)
     )
 
 
@@ -140,8 +140,8 @@ def _leave_undecided(region: Region, judged: Sequence[Judged], verdict: Verdict,
     counted, first = tally(final), next(one for one in final if one.status == "undecided")
     count = counted.counts["undecided"]
     reason = (
-        f"{count} record{'s' * (count > 1)} exceed{'s' * (count == 1)} a fixed limit by less than {AMPLIFIED:g} times, and no"
-        f" operator introduces an error: a noise floor would decide (first {first.record})"
+        f"{count} record{'s' * (count > 1)} exceed{'s' * (count == 1)} a fixed limit by less than {lines.AMPLIFIED:g} times, "
+        f"and no operator introduces an error: a noise floor would decide (first {first.record})"
     )
     note = f"{len(region.suspects)} calls where the sides first differ start from inputs that use most of their limit"
     return Attribution(

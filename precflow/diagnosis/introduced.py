@@ -26,7 +26,7 @@ property of a chip's kernel as long as all calls of an operator show them, and s
 curve and largest are therefore also divided by the median of the target's other calls of the operator, and only a very large
 variance or curve is a fault by itself.
 
-The agent computes the numbers (:mod:`precflow.agent.replay`); the lines are in :mod:`precflow.diagnosis.lines`.
+The agent computes the numbers (:mod:`precflow.agent.replay`); the lines are in :mod:`precflow.judgement.lines`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from precflow.diagnosis import lines
+from precflow.judgement import lines
 
 MATMUL, MOVEMENT, RANDOM = "matmul", "movement", "random"
 _RESIDUES = ("variance", "slope", "curve", "largest")

@@ -35,13 +35,9 @@ from precflow.diagnosis.nodes import CallKey, CallNode
 from precflow.diagnosis.unrecorded import TensorChange
 from precflow.dumps.header import Header
 from precflow.dumps.records import Call
+from precflow.judgement import lines
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
-
-ACCUMULATED = 0.5
-"""Share of their limit that inputs may use before a failing output counts as accumulated rounding."""
-AMPLIFIED = 4.0
-"""How many times over its limit an output is from which on it is more than the accumulated rounding of its inputs."""
 
 _EQUAL = "its inputs are equal bit for bit"
 
@@ -184,7 +180,7 @@ class _SuspectSearch:
     def _add_suspect(self, node: CallNode, status: Judged, arriving: Flow) -> None:
         """Suspect a call for its failing output; of several outputs the one furthest over its limit counts."""
         # Behind inputs that are near their limit already, rounding alone may have carried the output over its own.
-        part = self.accumulated if arriving.use > ACCUMULATED else self.clear
+        part = self.accumulated if arriving.use > lines.ACCUMULATED else self.clear
         earlier = part.get(node.key)
         if earlier is None or status.ratio > earlier.ratio:
             changed = self.tracer.find_change(node)
@@ -258,7 +254,9 @@ class _SuspectSearch:
         interval = self.tracer.inputs.find_interval(node)
         if interval is None or interval.is_empty:
             return False
-        if arriving.use > ACCUMULATED and interval.ratio < AMPLIFIED:  # no more than the accumulated rounding of its makers
+        if (
+            arriving.use > lines.ACCUMULATED and interval.ratio < lines.AMPLIFIED
+        ):  # no more than the accumulated rounding of its makers
             return False
         blamed, suspect = self._choose_in_between(interval)
         self.clear.setdefault(blamed.key, suspect)
@@ -294,8 +292,8 @@ def _drifts(status: Judged, arriving: Flow) -> bool:
 
     Example: softmax fails at 8 times its limit, the projection after it passes at 0.9, the next call fails at 1.1.
     """
-    near = 1.0 < status.ratio < AMPLIFIED  # a ratio below 1 fails for another reason, such as a mask
-    return status.status == "fail" and near and arriving.behind and arriving.use > ACCUMULATED
+    near = 1.0 < status.ratio < lines.AMPLIFIED  # a ratio below 1 fails for another reason, such as a mask
+    return status.status == "fail" and near and arriving.behind and arriving.use > lines.ACCUMULATED
 
 
 def _make_suspect(node: CallNode, status: Judged, why: str, *, use: float = 0.0, changed: str = "") -> Suspect:
@@ -359,7 +357,7 @@ def _describe_right_inputs(node: CallNode, arriving: Flow, tracer: Tracer) -> st
     """Say how well the inputs are known to agree."""
     if not node.edges:
         return "it has no inputs"
-    if arriving.use > ACCUMULATED:
+    if arriving.use > lines.ACCUMULATED:
         return f"its inputs use {arriving.use:.0%} of their limit ({arriving.via}): accumulated"
     if all(tracer.is_equal_input(edge.record) for edge in node.edges):
         return _EQUAL

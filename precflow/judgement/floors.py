@@ -22,14 +22,13 @@ from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
+from precflow.judgement import lines
 
 MAIN_METRIC = "relative_l2"
 METRICS = (MAIN_METRIC, "worst_row_error", "max_rms_error")
 """Metrics that floors are measured in: of the whole tensor, its worst row, and its worst element."""
 
-_FEW = 64  # elements below which a record is small
-_LARGEST, _LARGEST_TIMES = "max_rms_error", 4.0
-_LARGEST_ROUNDINGS = 4.0  # halves of a unit in the last place of the largest element, as `least` of the standard has it for 1
+_LARGEST = "max_rms_error"
 
 _Numbers = Mapping[str, float]
 _Source = tuple[int, int, int, str]  # step, rank and order of a call, and the index of its output
@@ -64,7 +63,7 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
             if measure.join == "paired" and measure.judged and not measure.movement:
                 _keep_larger(found[measure.record], {name: (value, noise) for name, value in _list_values(measure)})
                 if coarsest([measure.target_dtype]):  # complex numbers have no unit in the last place of their own
-                    rounding = _LARGEST_ROUNDINGS * 2.0 ** -float_facts(measure.target_dtype).digits * measure.peak
+                    rounding = lines.WORST_ROUNDINGS * 2.0 ** -float_facts(measure.target_dtype).digits * measure.peak
                     largest[measure.record] = max(largest[measure.record], (rounding, noise))
     _pool(reference.calls(), found)
     for record, each in found.items():
@@ -139,7 +138,7 @@ def _pool(calls: Iterable[Call], found: dict[str, dict[str, tuple[float, str]]])
                 _keep_larger(arriving, {name: (value, "inputs") for name, (value, _) in source.items()})
         for record in call.outputs:
             own = found.get(record.text)
-            if own and math.prod(record.shape) < _FEW:
+            if own and math.prod(record.shape) < lines.FEW_ELEMENTS:
                 _keep_larger(own, {name: arriving[name] for name in own if name in arriving})
                 small[_content(record)].append(own)
             leaving[call.step, call.rank, call.order, record.index] = arriving if own is None else own
@@ -158,7 +157,7 @@ def _raise_largest(own: dict[str, tuple[float, str]]) -> None:
     """
     if MAIN_METRIC in own and _LARGEST in own:
         value, noise = own[MAIN_METRIC]
-        _keep_larger(own, {_LARGEST: (_LARGEST_TIMES * value, noise)})
+        _keep_larger(own, {_LARGEST: (lines.WORST_OF_NORM * value, noise)})
 
 
 def _content(record: Record) -> tuple[str, tuple[int, ...]]:

@@ -25,10 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from precflow.dumps.dtypes import Array, float_facts
-
-OUTSTANDING = 8.0
-"""Root mean squares of the difference of a tensor from which on a single difference stands out and is no noise."""
-_ROUNDINGS = 2.0  # units in the last place of the largest value: a difference of so few is rounding, however rare it is
+from precflow.judgement import lines
 
 _SELECTIONS: Mapping[str, tuple[str, int | None]] = {  # operator -> position of its argument `dim`, and its default
     "argmax": ("1", None),
@@ -248,9 +245,9 @@ def _bound_noise(given: Given, difference: Array, size: Array) -> Array:
         size: Magnitudes of the reference there, or the largest of the row.
     """
     every = _distance(given.reference.astype(np.float64), given.target.astype(np.float64))
-    usual = OUTSTANDING * _scale(every)
+    usual = lines.OUTSTANDING * _scale(every)
     unit = 2.0 ** (1 - float_facts(given.dtype).digits) if given.dtype else 0.0
-    rounding = _ROUNDINGS * unit * np.where(np.isfinite(size), size, 0.0)
+    rounding = lines.TIED_ROUNDINGS * unit * np.where(np.isfinite(size), size, 0.0)
     measured = np.minimum(difference, np.maximum(usual, rounding))
     return np.maximum(measured, given.floor * _scale(given.reference))
 

@@ -28,12 +28,10 @@ from dataclasses import replace
 from precflow.agent.contract import GRADIENT, OPTIMIZER
 from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import coarsest, float_facts
+from precflow.judgement import lines
 from precflow.judgement.decision import Decision, ZeroGradient, find_class_failures
 from precflow.metrics import find_metric
 
-_EPSILONS = 2.0  # of the largest gradient of the module, in low precision: half of it for each side
-_FINE_EPSILONS = 32.0  # of the same in float32 and float64, where nothing but a sum that cancels comes near
-_FINE_DIGITS = 24  # float32 and float64
 _NORMS = "both sides are below the rounding of its module's largest gradient ({:.2g}, {:.2g} against {:.2g} times {:.2g})"
 _EXAMPLE = "zero but for rounding, as the bias of an attention's keys is"
 _REASONS = {
@@ -83,8 +81,9 @@ def _mark(
     if norms is None or not dtype or find_class_failures(measure):
         return decision
     digits = float_facts(dtype).digits
-    is_fine = digits >= _FINE_DIGITS
-    epsilon, norm = (_FINE_EPSILONS if is_fine else _EPSILONS) * 2.0 ** (1 - digits), largest.get(_gradient_group(measure), 0.0)
+    is_fine = digits >= lines.FINE_DIGITS
+    roundings = lines.ZERO_GRADIENT_FINE if is_fine else lines.ZERO_GRADIENT
+    epsilon, norm = roundings * 2.0 ** (1 - digits), largest.get(_gradient_group(measure), 0.0)
     if max(norms) > epsilon * norm:  # on one side at least there is a gradient
         return decision
     kind = ZeroGradient.CERTAIN if is_fine or _gradient_group(measure) in passing else ZeroGradient.POSSIBLE

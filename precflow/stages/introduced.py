@@ -17,7 +17,7 @@ from typing import Any
 from precflow.agent.contract import CALLS_FILE, ERRORS_FILE, EVALUATED_FILE, REQUEST_SCHEMA
 from precflow.config.schema import Side, plain
 from precflow.config.sections.standards import are_measured
-from precflow.diagnosis import lines, operator_standards
+from precflow.diagnosis import operator_standards
 from precflow.diagnosis.attribution import Attribution, attribute
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import Located, find_doubtful_pairs, find_other_implementations, pair_calls, write_calls
@@ -28,7 +28,7 @@ from precflow.diagnosis.training.gradients import Gradients, measure_gradients
 from precflow.diagnosis.training.replay import ReplayedStep, judge_steps, replay_steps
 from precflow.dumps.requests import describe_side
 from precflow.errors import SideError, StoreError
-from precflow.judgement import standards
+from precflow.judgement import lines, standards
 from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.sides.launch import REQUEST_FILE, run_agent

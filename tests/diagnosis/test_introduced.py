@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from precflow.diagnosis import lines
 from precflow.diagnosis.introduced import Evaluated, SideNumbers, decide_all, decide_introduced, find_classes, group_by_call
+from precflow.judgement import lines
 
 FLOAT32, BFLOAT16 = 2.0**-24, 2.0**-9
 

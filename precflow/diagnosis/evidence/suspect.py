@@ -15,8 +15,8 @@ from precflow.diagnosis.evidence import error_shape, in_place, masks, normalisat
 from precflow.diagnosis.evidence.overflows import nonfinite
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair
 from precflow.diagnosis.introduced import IntroducedError
-from precflow.diagnosis.localize import ACCUMULATED
 from precflow.dumps.records import Call, Record
+from precflow.judgement import lines
 from precflow.judgement.verdicts import Judged
 
 _WIDE = ("float32", "float64")
@@ -92,7 +92,7 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
         "status": judged.status,
         "ratio": suspect.ratio,
         "movement": call.movement,
-        "accumulated": suspect.inputs_use > ACCUMULATED,
+        "accumulated": suspect.inputs_use > lines.ACCUMULATED,
         "inputs_use": suspect.inputs_use,
         "inputs_equal": observed.inputs_equal,
         "inputs_differ": observed.inputs_differ,

@@ -21,7 +21,6 @@ import numpy as np
 
 from precflow.agent.contract import BEFORE, OPTIMIZER
 from precflow.comparison.fused.value_classes import widen
-from precflow.diagnosis import lines
 from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.introduced import IntroducedError
 from precflow.diagnosis.training.optimizers import (
@@ -36,6 +35,7 @@ from precflow.diagnosis.training.optimizers import (
 from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
+from precflow.judgement import lines
 
 ELEMENTS = 1 << 16
 """Most elements of one parameter that are looked at, evenly spaced: every formula here is elementwise."""

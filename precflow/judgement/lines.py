@@ -1,4 +1,4 @@
-"""Every line that the diagnosis draws between rounding and a fault, in one file, with where its number comes from.
+"""Every line that is drawn between rounding and a fault, in one file, with where its number comes from.
 
 The numbers were measured on two models (a text encoder with seeded weights, a sentence encoder with trained ones), in float32
 and bfloat16, forward and backward, against emulated chips that are correct but round in another order. The largest value of a
@@ -72,3 +72,38 @@ CLASS_SHARE = 0.9
 
 CLASS_MEMBERS = 3
 """Fewest calls that make a class."""
+
+# Where an error starts.
+
+ACCUMULATED = 0.5
+"""Share of their limit that inputs may use before a failing output counts as accumulated rounding."""
+
+AMPLIFIED = 4.0
+"""How many times over its limit an output is from which on it is more than the accumulated rounding of its inputs."""
+
+# Noise floors; the factors between a floor and a limit are in conf/standard/calibrated.yaml.
+
+FEW_ELEMENTS = 64
+"""Elements below which a record is small, and has at least the floor of its inputs."""
+
+WORST_OF_NORM = 4.0
+"""Least floor of the worst element, over that of the norm: of normally distributed errors one in 16 000 is beyond it."""
+
+WORST_ROUNDINGS = 4.0
+"""Least floor of the worst element, in halves of a unit in the last place of the largest one (two to four units of it)."""
+
+# Choices.
+
+OUTSTANDING = 8.0
+"""Root mean squares of the difference of a tensor from which on a single difference stands out and is no noise."""
+
+TIED_ROUNDINGS = 2.0
+"""Units in the last place of the largest value: a difference of so few is rounding, however rare it is."""
+
+# Gradients that are zero but for rounding.
+
+ZERO_GRADIENT = 2.0
+"""Roundings of a module's largest gradient below which another one of it is zero, in low precision: one for each side."""
+
+ZERO_GRADIENT_FINE = 32.0
+"""The same in float32 and float64, where nothing but a sum that cancels comes near."""
