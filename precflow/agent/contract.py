@@ -343,6 +343,15 @@ def is_trusted(key: str, target: str, packages: Iterable[str]) -> bool:
     return shipped or is_of_torch(key, target) or any(target.startswith(package + ".") for package in packages)
 
 
+def script_module(script: str) -> str:
+    """Return the module that ``workload.script`` names in the form ``-m package.train``; ``""`` if it names a file.
+
+    >>> script_module("-m package.train"), script_module("train.py")
+    ('package.train', '')
+    """
+    return script[3:].strip() if script.startswith("-m ") else ""
+
+
 def is_scale(text: str) -> bool:
     """Tell whether a text is a fixed loss scale: a number above 0 that float32 holds.
 

@@ -30,6 +30,7 @@ from precflow.agent.contract import (
     OPTIMIZER,
     WHEN_NEEDED,
     is_scale,
+    script_module,
 )
 from precflow.agent.sampling import parse_slices
 from precflow.config import signatures
@@ -358,8 +359,12 @@ def _check_side(name: str, side: Side) -> PathProblems:
 
 def _check_workload(config: RunConfig) -> PathProblems:
     """Check the files that arguments name: of shipped factories all of them, of others those that can only be a path."""
-    if config.workload.script:
-        yield from _check_path(("workload", "script"), config.workload.script, _FILE, "a Python script")
+    script = config.workload.script
+    if script_module(script):  # whether it is there can be seen in the side's own interpreter only
+        if not all(name.isidentifier() for name in script_module(script).split(".")):
+            yield ("workload", "script"), f"{script} names no module; expected -m package.train"
+    elif script:
+        yield from _check_path(("workload", "script"), script, _FILE, "a Python script, or -m package.train")
     for part in ("model", "inputs", "loss", "optimizer"):
         arguments = getattr(config.workload, part)
         shipped = str(arguments.get(TARGET, "")).startswith(f"{SHIPPED}.")

@@ -116,8 +116,9 @@ class Workload:
     mode: str = key("eval", "Whether the model is put into evaluation or training mode.", "train")
     script: str = key(
         "",
-        "A training script, run unchanged in place of model and inputs (docs/scripts.md). It comes from the command line, "
-        "or a recipe names it below a folder of the site: `${site.paths.NAME}/train.py`.",
+        "A training script, run unchanged in place of model and inputs (docs/scripts.md), or a module in the form "
+        "`-m package.train`. It comes from the command line, or a recipe names it below a folder of the site: "
+        "`${site.paths.NAME}/train.py`.",
         "train.py",
     )
     arguments: Mapping[str, Any] = key(

@@ -26,7 +26,7 @@ def digest_packages(packages: Iterable[str], folders: Sequence[str], origins: di
         origins: Package -> the files or folders where the side's own interpreter finds it. They win over ``folders``.
     """
     digests: dict[str, str] = {}
-    waiting = [(name, origins.get(name) or _locate(name, folders)) for name in sorted(set(packages))]
+    waiting = [(name, origins.get(name) or locate(name, folders)) for name in sorted(set(packages))]
     while waiting:
         name, places = waiting.pop()
         if name in digests:
@@ -34,18 +34,18 @@ def digest_packages(packages: Iterable[str], folders: Sequence[str], origins: di
         files = [file for place in places for file in _list_files(Path(place))]
         digests[name] = keys.digest([[file.name, keys.file_digest(file)] for file in files]) if files else ""
         imported = sorted({other for file in files if file.suffix == ".py" for other in _list_imports(file)} - digests.keys())
-        waiting += [(other, beside) for other in imported if (beside := _locate(other, folders))]
+        waiting += [(other, beside) for other in imported if (beside := locate(other, folders))]
     return dict(sorted(digests.items()))
 
 
 def digest_script(script: Path) -> dict[str, str]:
     """Return the digest of a script and of every module beside it that it imports, by name; see :func:`digest_packages`."""
     folder = [str(script.parent)]
-    beside = {name for name in _list_imports(script) if _locate(name, folder)}
+    beside = {name for name in _list_imports(script) if locate(name, folder)}
     return {script.name: keys.file_digest(script) if script.is_file() else "", **digest_packages(beside, folder, {})}
 
 
-def _locate(name: str, folders: Sequence[str]) -> list[str]:
+def locate(name: str, folders: Sequence[str]) -> list[str]:
     """Return the file of a module, or the folders of a package, with or without an ``__init__.py``."""
     spec = importlib.machinery.PathFinder.find_spec(name, list(folders))  # searches the folders and imports nothing
     if spec is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from precflow import keys
 from precflow.agent import intake, redaction
-from precflow.agent.contract import CHECKED, CHECKSUM, HEADER_FILE, NONE, WHEN_NEEDED
+from precflow.agent.contract import CHECKED, CHECKSUM, HEADER_FILE, NONE, WHEN_NEEDED, script_module
 from precflow.config.trust import TARGET
 from precflow.config.vocabulary import SEEDED, names_file
 from precflow.dumps.reader import Dump
@@ -119,7 +119,15 @@ def locate(side: str, job: Job) -> Mapping[str, Any]:
     """Return where a side runs: its interpreter and machine, and the user's own code."""
     workload = job.config.workload
     if workload.script:
-        return {"code": code_digests.digest_script(Path(workload.script)), "here": take_fingerprint(job.side(side))}
+        module = script_module(workload.script)
+        if module:
+            package = module.partition(".")[0]
+            beside = code_digests.locate(package, ["."])
+            origins = {package: beside} if beside else find_origins(job.side(side), [package])
+            code = code_digests.digest_packages({package}, ["."], origins)
+        else:
+            code = code_digests.digest_script(Path(workload.script))
+        return {"code": code, "here": take_fingerprint(job.side(side))}
     parts = [part for part in (workload.model, workload.inputs, workload.loss, workload.optimizer) if TARGET in part]
     packages = {str(part[TARGET]).partition(".")[0] for part in parts} - _KNOWN
     # The side's own interpreter is asked, because it may have another version of the package than this one.

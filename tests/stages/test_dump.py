@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from precflow.config.composition import compose
 from precflow.config.schema import Bytes, Environment, Requirements
-from precflow.errors import DumpError, PrecflowError
+from precflow.errors import ConfigError, DumpError, PrecflowError
+from precflow.run.jobs import make_job
 from precflow.stages import dump
 
 
@@ -158,3 +160,21 @@ def test_what_a_script_writes_makes_no_other_run(tmp_path, monkeypatch):
     assert dump.declare_workload(workload) == before
     Path("words.txt").write_text("data that it reads")
     assert dump.declare_workload(workload) != before
+
+
+def test_a_module_is_keyed_by_its_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "train.py").write_text("import torch\n")
+    words = ["+recipe=script", "workload.script=-m bundle.train", "reference.device=cpu", "target.device=cpu"]
+    job = make_job(compose(words), command="")
+    before = dump.locate("target", job)["code"]
+    assert before["bundle"]
+    (tmp_path / "bundle" / "train.py").write_text("import torch, json\n")
+    assert dump.locate("target", job)["code"] != before
+
+
+def test_a_module_that_can_have_no_such_name_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"names no module; expected -m package\.train"):
+        compose(["+recipe=script", "workload.script=-m package/train.py", "reference.device=cpu", "target.device=cpu"])

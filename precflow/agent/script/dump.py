@@ -11,14 +11,22 @@ import torch
 
 from precflow.agent import intake, redaction
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import DRAWS_PATCH, EMPTY_HEADER, FILES_FOLDER, FILES_OF_RANK, KEPT, PLAIN_FILE
+from precflow.agent.contract import DRAWS_PATCH, EMPTY_HEADER, FILES_FOLDER, FILES_OF_RANK, KEPT, PLAIN_FILE, script_module
 from precflow.agent.dump.finished_steps import index_outputs
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
 from precflow.agent.script.files import FileKeeper
-from precflow.agent.script.launch import command_words, describe_modules, moves_draws, run_to_end, surroundings
+from precflow.agent.script.launch import (
+    command_words,
+    describe_modules,
+    find_script,
+    moves_draws,
+    name_script,
+    run_to_end,
+    surroundings,
+)
 from precflow.agent.script.models import Model
 from precflow.agent.script.outcome import check_outcome
 from precflow.agent.script.patch import make_patch
@@ -102,7 +110,7 @@ class ScriptDump:
 
     def run(self) -> None:
         """Run the script, and seal the dump unless that was done when it was stopped."""
-        part = self._events.time_part("script", "running %s" % os.path.basename(self._path))
+        part = self._events.time_part("script", "running %s" % name_script(self._path))
         with part, surroundings(self._request, self._device, self._numbers):
             if self._always_numbers or self._device.name != "cpu":
                 self._numbers.start()
@@ -165,7 +173,7 @@ class ScriptDump:
             AgentError: A step is missing, or nothing was recorded.
         """
         watcher, request = self._watcher, self._request
-        check_outcome(watcher, request, os.path.basename(self._path), self._recorder.records)
+        check_outcome(watcher, request, name_script(self._path), self._recorder.records)
         check_scope_of([(model.name, model.top) for model in watcher.models], request.capture.scope, request.capture.rules)
         faults.check_acted(request)
         self._events.report_progress("seal", "writing the header")
@@ -232,15 +240,17 @@ class ScriptDump:
 
     def _describe_run(self, end: str) -> Dict[str, Any]:
         """Return what the header says about the script and its run."""
-        watcher, folder = self._watcher, os.path.dirname(os.path.abspath(self._path))
+        watcher, file = self._watcher, find_script(self._path, self._folder)
+        # Of a module, everything in the folder that it was started in is the user's.
+        folder = self._folder if script_module(self._path) else os.path.dirname(file)
         to = FILES_FOLDER if not watcher.settings.rank else FILES_OF_RANK % watcher.settings.rank
         files = self._files.keep(os.path.join(self._request.output, to))
         patch = make_patch(self._numbers.places, self._folder)
         if patch.text:
             write_text(os.path.join(self._request.output, DRAWS_PATCH), patch.text)
-        modules = {os.path.basename(self._path): os.path.abspath(self._path), **describe_modules(folder)}
+        modules = {name_script(self._path): file, **describe_modules(folder)}
         return {
-            "file": os.path.basename(self._path),
+            "file": name_script(self._path),
             "arguments": redaction.redact([str(word) for word in self._words]),
             "end": end,
             "steps": watcher.steps.finished,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib.util
 import os
 import runpy
 import signal
@@ -11,7 +12,7 @@ import traceback
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping
 
-from precflow.agent.contract import OUTPUT_FILE, OUTPUT_OF_RANK
+from precflow.agent.contract import OUTPUT_FILE, OUTPUT_OF_RANK, script_module
 from precflow.agent.failures import AgentError
 from precflow.agent.ranks import rank_of
 from precflow.agent.script import migration
@@ -92,7 +93,7 @@ def run_to_end(request: Request, count_steps: Callable[[], int]) -> None:
         AgentError: ``workload``: it raised an exception, or ended with an exit code that is not 0.
     """
     path = str(request.workload["script"])
-    name = os.path.basename(path)
+    name = name_script(path)
 
     def describe_progress() -> str:
         """Say how far the script came."""
@@ -115,16 +116,47 @@ def run_to_end(request: Request, count_steps: Callable[[], int]) -> None:
         raise AgentError("workload", text, _PRINTED, traceback.format_exc()) from error
 
 
+def name_script(script: str) -> str:
+    """Return the name of a script for people: ``train.py``, or of a module ``package.train``."""
+    return script_module(script) or os.path.basename(script)
+
+
+def find_script(script: str, folder: str) -> str:
+    """Return the file of a script that was started in a folder, as an absolute path; ``""`` if there is no such module."""
+    module = script_module(script)
+    if not module:
+        return os.path.join(folder, script)
+    try:
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(module + ".__main__")
+    except ModuleNotFoundError as error:
+        if not (module + ".").startswith("%s." % error.name):
+            raise  # a package around it imports something that is missing
+        return ""
+    return os.path.abspath(spec.origin) if spec is not None and spec.origin else ""
+
+
 def run_script(path: str, words: List[str]) -> None:
     """Run a script in this process until it ends; its exceptions pass through.
 
     Args:
-        path: The script.
+        path: The script, or ``-m`` and a module.
         words: Its command line.
 
     Raises:
-        AgentError: ``workload``: there is no such file.
+        AgentError: ``workload``: there is no such file or module.
     """
+    module = script_module(path)
+    if module:
+        sys.path.insert(0, os.getcwd())  # as `python -m` has it
+        file = find_script(path, os.getcwd())
+        if not file:
+            message = "workload.script=-m %s: there is no such module, in %s or installed" % (module, os.getcwd())
+            raise AgentError("workload", message, "name it as `python -m` takes it, from the folder that precflow runs in")
+        sys.argv[:] = [file, *words]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return
     if not os.path.isfile(path):
         message = "workload.script=%s: there is no such file in %s" % (path, os.getcwd())
         raise AgentError("workload", message, "give its path from the folder that precflow runs in, or an absolute one")

@@ -88,7 +88,7 @@ def watch(tmp_path):
     ):
         output, result = tmp_path / folder, tmp_path / f"{folder}.json"
         output.mkdir()
-        path = str(SCRIPTS / script)  # an absolute one stays
+        path = script if script.startswith("-m ") else str(SCRIPTS / script)  # an absolute one stays
         plain = {
             "schema": 1,
             "action": action,

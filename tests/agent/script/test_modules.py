@@ -1,0 +1,65 @@
+"""A script that is started as `python -m package.train`: with its package around it, and the same bits."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+TRAIN = """
+import json, sys, torch
+from .net import make
+torch.manual_seed(0)
+model = make()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for step in range(2):
+    loss = model(torch.randn(8, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+with open(sys.argv[1], "w") as file:
+    json.dump([losses, __package__, __name__, sys.argv[0].rpartition("/")[2]], file)
+"""
+NET = """
+import torch
+
+
+def make():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "net.py").write_text(NET)
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "__main__.py").write_text(TRAIN)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_module_runs_as_python_runs_it(watch, package):
+    seen = watch("-m bundle.train", capture={"level": ["module"]})
+    assert seen.code == 0, (seen.error, seen.log, seen.printed)
+    subprocess.run([sys.executable, "-m", "bundle.train", "plain.json"], cwd=package.parent, check=True)
+    assert seen.wrote == json.loads((package.parent / "plain.json").read_text())
+    script = seen.dump.header.script
+    assert (script["file"], script["steps"], script["models"]) == ("bundle.train", 2, ["model (Sequential)"])
+    assert script["seeds"]["sites"] == ["bundle.train:4 manual_seed"]
+
+
+def test_a_package_is_run_by_its_main_module(watch, package):
+    seen = watch("-m bundle", capture={"level": ["module"]})
+    assert seen.code == 0, (seen.error, seen.log, seen.printed)
+    assert seen.wrote[1:] == ["bundle", "__main__", "__main__.py"]
+
+
+def test_a_module_that_is_not_there_is_named(watch, package):
+    seen = watch("-m bundle.absent")
+    assert seen.code == 2
+    assert "workload.script=-m bundle.absent: there is no such module" in seen.error["message"]
