@@ -21,6 +21,9 @@ class Joined:
         target: The target's.
         stopped: The side that ends first, and its last step; ``None`` if both end at the same step or log at intervals that
             leave it open.
+        started: The side that begins later, and its first step; ``None`` if both begin at the same step, or log at intervals
+            that leave it open.
+        begun_anew: Side -> how often its log went back to its first step, so that all before was dropped.
         gaps: Side -> steps between its first and last that the other side has, and that its own interval should have hit.
         notes: What a reader should know: restarts, duplicates, other intervals.
     """
@@ -29,6 +32,8 @@ class Joined:
     reference: Values
     target: Values
     stopped: tuple[str, int] | None = None
+    started: tuple[str, int] | None = None
+    begun_anew: dict[str, int] = field(default_factory=dict)
     gaps: dict[str, Steps] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -63,6 +68,8 @@ def join(reference: Series, target: Series) -> Joined:
         reference=reference.values[left],
         target=target.values[right],
         stopped=_find_stopped(reference.steps, target.steps, max(intervals.values())),
+        started=_find_started(reference.steps, target.steps, max(intervals.values())),
+        begun_anew={side: series.begun_anew for side, series in sides.items() if series.begun_anew},
         gaps={side: found for side, found in gaps.items() if len(found)},
         notes=tuple(notes),
     )
@@ -106,15 +113,20 @@ def _find_stopped(reference: Steps, target: Steps, interval: int) -> tuple[str, 
     return ("reference", int(reference[-1])) if reference[-1] < target[-1] else ("target", int(target[-1]))
 
 
+def _find_started(reference: Steps, target: Steps, interval: int) -> tuple[str, int] | None:
+    """Return which side begins later, if the other has begun a whole interval or more before."""
+    if not len(reference) or not len(target) or abs(int(reference[0] - target[0])) < interval:
+        return None
+    return ("reference", int(reference[0])) if reference[0] > target[0] else ("target", int(target[0]))
+
+
 def _describe_series(side: str, series: Series) -> list[str]:
     notes = [f"the {side}'s log: {note}" for note in series.notes]
     if series.restarts:
         first = series.restarts[0]
         times = "once" if len(series.restarts) == 1 else f"{len(series.restarts)} times"
-        notes.append(
-            f"the {side}'s log goes back {times}, first from step {first.after} to step {first.at}:"
-            " the run was resumed, and its later numbers count"
-        )
+        why = "nothing before counts" if series.begun_anew else "the run was resumed, and its later numbers count"
+        notes.append(f"the {side}'s log goes back {times}, first from step {first.after} to step {first.at}: {why}")
     if series.duplicates:
         notes.append(f"the {side}'s log has {series.duplicates} numbers more than steps: the last of a step counts")
     return notes

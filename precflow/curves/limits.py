@@ -67,6 +67,14 @@ def check_whole(name: str, joined: Joined, found: Deviations, *, steps: int = 0)
         missing.append(f"the {name} has {len(joined)} of {steps} steps on both sides{stopped}")
     elif not steps and joined.stopped:
         missing.append(f"the {joined.stopped[0]}'s {name} stops at step {joined.stopped[1]}, and the other side goes on")
+    if not steps and joined.started:
+        missing.append(f"the {joined.started[0]}'s {name} begins at step {joined.started[1]}, and the other side before")
+    for side, times in joined.begun_anew.items() if not steps else ():
+        again = "once" if times == 1 else f"{times} times"
+        missing.append(
+            f"the {side}'s {name} goes back to its first step {again}, and only what follows was compared: number the steps of"
+            f" all epochs through, or say how many count (curves.{name}.steps)"
+        )
     return Held(tuple(failed), tuple(missing))
 
 

@@ -35,6 +35,8 @@ class Series:
         values: One number a step; NaN and infinity stay what they are.
         source: Where it was read from, in words.
         restarts: Where the log went back to an earlier step; the later numbers count.
+        begun_anew: How often the log went back to its first step or before, so that nothing of what it had said counts: a
+            second run in the same file, or steps that are counted anew in each epoch.
         duplicates: Steps that the log names more than once without having gone back; the last number counts.
         notes: What else a reader should know, such as a line that was cut.
     """
@@ -43,6 +45,7 @@ class Series:
     values: Values
     source: str = ""
     restarts: tuple[Restart, ...] = ()
+    begun_anew: int = 0
     duplicates: int = 0
     notes: tuple[str, ...] = ()
 
@@ -91,6 +94,7 @@ def make_series(
         values=floats[kept],
         source=source,
         restarts=tuple(Restart(int(numbers[place]), int(numbers[place + 1])) for place in back),
+        begun_anew=int(np.count_nonzero(numbers[back + 1] <= numbers[0])) if len(back) else 0,
         duplicates=int(np.count_nonzero(change == 0)),
         notes=tuple(notes),
     )

@@ -1,9 +1,13 @@
-"""Curves in lines of text, found by a regular expression with the groups ``step`` and ``value``."""
+"""Curves in lines of text, found by a regular expression with the groups ``step`` and ``value``.
+
+Where steps are counted anew in each epoch, two more groups number them through: ``epoch``, from 1, and ``epoch_steps``, the
+number of steps of an epoch.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +25,7 @@ _BLOCK = 1 << 23  # bytes of a log that are held at once
 _TRIED = 1 << 22  # bytes by which the shipped patterns are told from each other
 _FALLBACK = "plain"  # it would match some lines of all others
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_EPOCHS = ("epoch", "epoch_steps")  # groups of a pattern whose steps begin anew in each epoch
 _AROUND = " \t,;|()[]{}'\""  # marks that `\S+` takes along with a number
 
 
@@ -54,18 +59,8 @@ def read_text(path: Path, wanted: Wanted, place: str) -> Series:
         CurveError: The pattern is not usable, or no line matches.
     """
     pattern = compile_pattern(wanted) if wanted.pattern else _recognize(path, wanted, place)
-    groups = pattern.expression.groupindex
-    value_group, step_group = groups["value"] - 1, groups.get("step", 0) - 1
-    steps: list[str] = []
-    values: list[str] = []
-    for block in _read_blocks(path):
-        matches = pattern.expression.findall(block)
-        if matches and isinstance(matches[0], str):  # of an expression with one group
-            values += matches
-            continue
-        values += [match[value_group] for match in matches]
-        if not pattern.counted:
-            steps += [match[step_group] for match in matches]
+    found = _find_all(path, pattern.expression)
+    values = found["value"]
     if not values:
         raise _nothing_found(path, wanted, place)
     numbers, bad = _parse(values)
@@ -83,16 +78,45 @@ def read_text(path: Path, wanted: Wanted, place: str) -> Series:
         notes.append("its lines name no steps: they are counted from 1")
         numbered: Values = np.arange(1, len(values) + 1, dtype=np.float64)
     else:
-        numbered, wrong = _parse(steps)
-        if wrong.any():
-            raise CurveError(
-                f"{place}: curves.{wanted.name}.pattern finds {steps[int(np.argmax(wrong))][:40]!r} where a step is expected",
-                next_step=r"let the group `step` be (?P<step>\d+)",
-            )
+        numbered = _number_steps(found, wanted, place)
     try:
         return make_series(numbered[~bad], numbers[~bad], source=source, notes=notes)
     except ValueError as error:
         raise CurveError(f"{place}: {error}", next_step=r"let the group `step` be (?P<step>\d+)") from error
+
+
+def _find_all(path: Path, expression: re.Pattern[str]) -> dict[str, list[str]]:
+    """Return the texts of each group, one a match."""
+    groups = expression.groupindex
+    found: dict[str, list[str]] = {name: [] for name in (*curves_section.GROUPS, *_EPOCHS) if name in groups}
+    for block in _read_blocks(path):
+        matches = expression.findall(block)
+        if matches and isinstance(matches[0], str):  # of an expression with one group
+            found["value"] += matches
+            continue
+        for name, texts in found.items():
+            place = groups[name] - 1
+            texts += [match[place] for match in matches]
+    return found
+
+
+def _number_steps(found: Mapping[str, list[str]], wanted: Wanted, place: str) -> Values:
+    """Return the step of each match, numbered through if the pattern knows epochs.
+
+    Raises:
+        CurveError: A step is no number.
+    """
+    steps, wrong = _parse(found["step"])
+    if wrong.any():
+        first = found["step"][int(np.argmax(wrong))]
+        raise CurveError(
+            f"{place}: curves.{wanted.name}.pattern finds {first[:40]!r} where a step is expected",
+            next_step=r"let the group `step` be (?P<step>\d+)",
+        )
+    if all(name in found for name in _EPOCHS):
+        epoch, epoch_steps = (_parse(found[name])[0] for name in _EPOCHS)
+        steps += (epoch - 1) * epoch_steps
+    return steps
 
 
 def _recognize(path: Path, wanted: Wanted, place: str) -> Pattern:

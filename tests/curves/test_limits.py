@@ -63,6 +63,28 @@ def test_a_gap_is_missing():
     assert found.missing == ("the target's loss lacks 2 steps that the other side has: 3, 4",)
 
 
+def test_a_side_that_begins_later_is_missing():
+    found = examine("loss", series(np.ones(9)), series(np.ones(5), start=4), limits={"max_abs_error": 1.0})
+    assert found.missing == ("the target's loss begins at step 4, and the other side before",)
+    assert (
+        examine("loss", series(np.ones(9)), series(np.ones(5), start=4), steps=5, limits={"max_abs_error": 1.0}).missing == ()
+    )
+    every_tenth = make_series(range(10, 101, 10), np.ones(10))
+    assert not examine("loss", series(np.ones(101)), every_tenth, limits={"max_abs_error": 1.0}).missing[1:]
+
+
+def test_steps_that_begin_anew_in_each_epoch_are_not_taken_for_the_whole():
+    reference, target = np.ones(30), np.array([9.0] * 20 + [1.0] * 10)
+    epochs = [*range(10)] * 3
+    sides = (make_series(epochs, reference), make_series(epochs, target))
+    found = examine("loss", *sides, limits={"max_abs_error": 1.0})
+    assert found.verdict == "inconclusive"
+    assert found.missing[0].startswith("the reference's loss goes back to its first step 2 times, and only what follows")
+    assert examine("loss", *sides, steps=10, limits={"max_abs_error": 1.0}).verdict == "aligned"  # they were asked for
+    resumed = make_series([0, 1, 2, 1, 2, 3], np.ones(6))
+    assert examine("loss", resumed, series(np.ones(4)), limits={"max_abs_error": 1.0}).verdict == "aligned"
+
+
 def test_only_the_steps_that_are_asked_for_count():
     reference, target = np.ones(10), np.array([1.0] * 5 + [9.0] * 5)
     assert outcome(reference, target, steps=5).verdict == "aligned"

@@ -102,6 +102,17 @@ def test_other_curves_of_the_same_logs(name, curve, value, log):
     assert read_curve(log(name, WHOLE[name]), Wanted(curve)).values.tolist() == [value] * 3
 
 
+def test_steps_of_epochs_are_numbered_through(log):
+    line = "INFO - {{ Epoch:[  {}/  2], step:[    {}/    3], loss:[{}/2.0], per_step_time: 12ms\n"
+    lines = "".join(line.format(epoch, step, epoch + step / 4) for epoch in (1, 2) for step in (1, 2, 3))
+    series = read_curve(log("mindformers.log", lines), LOSS)
+    assert series.steps.tolist() == [1, 2, 3, 4, 5, 6]
+    assert series.values.tolist() == [1.25, 1.5, 1.75, 2.25, 2.5, 2.75]
+    assert (series.restarts, series.begun_anew) == ((), 0)
+    own = Wanted("loss", pattern=r"(?P<epoch>\d+)/.*\[ *(?P<step>\d+)/ *(?P<epoch_steps>\d+)\], loss:\[(?P<value>[\d.]+)")
+    assert read_curve(log("mindformers.log", lines), own).steps.tolist() == [1, 2, 3, 4, 5, 6]
+
+
 def test_event_files_of_tensorboard(tmp_path, log):
     path = log("events.out.tfevents.1.host.1.0", EVENTS)
     for given in (path, tmp_path):  # the file, and the folder of the run
