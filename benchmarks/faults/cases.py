@@ -13,7 +13,7 @@ import torch
 
 from . import chips, hosts
 from .calls import CallName, Calls
-from .faults import KINDS, Kind, Site
+from .faults import KINDS, OF_BACKWARD, Kind, Site
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ALONE = frozenset({"one_nan", "dropout_left_on"})  # nothing behind them can be told
@@ -114,7 +114,7 @@ def make_single(kind: Kind, host: str, dtype: str, seed: int) -> Case:
     """Draw a case with one fault."""
     name = f"{kind.name}-{host}-{dtype}-{seed}"
     rng = random.Random(name)
-    backward = kind.of in {"backward", "optimizer"} or rng.random() < 0.5
+    backward = kind.of in OF_BACKWARD | {"optimizer"} or rng.random() < 0.5
     chip = rng.choice(chips.BACKGROUNDS)
     return Case(name, "single", host, dtype, chip, seed, backward, (_draw(kind, host, dtype, rng),))
 

@@ -74,9 +74,10 @@ class Kind:
     Attributes:
         name: In tables and on the command line.
         family: One of ``FAMILIES``.
-        change: Compute the call wrongly (``forward``), or change its gradients (``backward``), weights, inputs or optimizer.
+        change: Compute the call wrongly (``forward``), or change its gradients (``backward``), what its backward multiplies
+            (``operands``), weights, inputs or optimizer.
         where: Whether a call may be wrong in this way.
-        of: ``forward``, ``backward``, ``weights``, ``inputs`` or ``optimizer``.
+        of: ``forward``, ``backward``, ``operands``, ``weights``, ``inputs`` or ``optimizer``.
         reach: ``one`` call, all that fit in one ``module``, or all in the ``model``.
         sizes: Smallest and largest size in float32, and the same in 16 bits; empty if the kind has no size.
         causes: Rules that explain it.
@@ -92,6 +93,7 @@ class Kind:
     causes: tuple[str, ...] = ()
 
 
+OF_BACKWARD = frozenset({"backward", "operands"})
 KINDS: dict[str, Kind] = {}
 Where = Callable[[Site], bool]
 
@@ -408,14 +410,15 @@ def rope_angles_in_bfloat16(call: Call, _: float) -> Tensor:
     return Call(call.func, (_through(torch.bfloat16, call.args[0]), *call.args[1:]), call.kwargs).run()
 
 
-@kind("position", operators("mul", "matmul", module="rotary"), "PF315", "PF312", sizes=((1, 3), (1, 3)))
+def _makes_angles(site: Site) -> bool:
+    return "rotary" in site.name.module and site.name.operator in {"mul", "matmul"} and not site.scalar
+
+
+@kind("position", _makes_angles, "PF315", "PF312", sizes=((1, 3), (1, 3)))
 def rope_positions_shifted(call: Call, size: float) -> Tensor:
     """Positions begin at another number."""
-    output = call.run()
-    if output.dim() < 3:
-        return output
-    steps = output[..., 1:2, :] - output[..., :1, :] if output.shape[-2] > output.shape[-1] // 2 else 0.0
-    return output + round(size) * steps
+    shifted = (one + round(size) if torch.equal(one, one.round()) else one for one in call.args)  # frequencies are no integers
+    return Call(call.func, tuple(shifted), call.kwargs).run()
 
 
 @kind("position", operators("embedding", module="position"), "PF315", sizes=((1, 3), (1, 3)))
@@ -585,10 +588,10 @@ def backward_scaled(gradients: Gradients, size: float) -> Gradients:
     return _each(gradients, lambda one: one * (1 + size))
 
 
-@kind("loss and backward", _with_grad(operators("linear", "conv2d", "matmul")), "PF102", of="backward")
-def backward_matmul_in_tf32(gradients: Gradients, _: float) -> Gradients:
-    """The products of matrices in the backward of one operator have an error like that of operands of 10 bits."""
-    return _each(gradients, lambda one: one + 2**-11 * one.norm() / one.numel() ** 0.5 * _fixed_noise(one))
+@kind("loss and backward", _with_grad(operators("linear", "conv2d", "matmul")), "PF102", of="operands")
+def backward_matmul_in_tf32(operand: Tensor, _: float) -> Tensor:
+    """The products of matrices in the backward of one operator take operands of 10 bits."""
+    return cut(operand, 10)
 
 
 def _fixed_noise(like: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from .calls import Call, CallName, Calls, Replacement
 from .cases import DTYPES, Case, Fault
 from .chips import Chip
 from .effect import Effect
-from .faults import KINDS
+from .faults import KINDS, Kind
 
 _OPTIONS = {"lr": 1e-3, "eps": 1e-8, "weight_decay": 0.01}
 _BACKWARD = ("forward", "backward", "gradient")
@@ -144,8 +144,9 @@ def _install(
         return {}
     if kind.of == "weights":
         return _install_in_weights(fault, model, chip, found)
-    make = _make_backward if kind.of == "backward" else _make_forward
-    return dict.fromkeys(fault.calls, make(kind.change, fault.size, chip, found))
+    if kind.of == "forward":
+        return dict.fromkeys(fault.calls, _make_forward(kind.change, fault.size, chip, found))
+    return dict.fromkeys(fault.calls, _make_backward(kind, fault.size, chip, found))
 
 
 def _install_in_weights(
@@ -180,22 +181,22 @@ def _make_forward(change: Callable[..., Any], size: float, chip: Chip, found: di
     return replacement
 
 
-def _make_backward(change: Callable[..., Any], size: float, chip: Chip, found: dict[CallName, Effect]) -> Replacement:
+def _make_backward(kind: Kind, size: float, chip: Chip, found: dict[CallName, Effect]) -> Replacement:
     """Change the gradients of a call by hooks, so that the graph of the target is that of the reference."""
 
     def replacement(name: CallName, call: Call) -> Any:
         made = call.run()
         places = [place for place, value in enumerate(call.args) if _needs_gradient(value)]
         named = [key for key, value in call.kwargs.items() if _needs_gradient(value)]
-        work = _Work(name, call, places, named, change, size, chip, found)
+        work = _Work(name, call, places, named, kind, size, chip, found)
         tensors = [*(call.args[place] for place in places), *(call.kwargs[key] for key in named)]
         for position, tensor in enumerate(tensors):
             if tensor.is_leaf:
                 tensor.register_hook(functools.partial(work.changed, position, len(tensors)))
-        made.register_hook(work.measure)
+        made.register_hook(work.arrive)
         node = _computing_node(made.grad_fn)
         towards = [bool(after) and not any(word in after.name() for word in _OF_WEIGHTS) for after, _ in node.next_functions]
-        node.register_hook(functools.partial(work.change_inputs, len(tensors), towards))
+        node.register_hook(functools.partial(work.change_leaving, len(tensors), towards))
         return made
 
     return replacement
@@ -224,30 +225,51 @@ class _Work:
     call: Call
     places: list[int]
     named: list[str]
-    change: Callable[..., Any]
+    kind: Kind
     size: float
     chip: Chip
     found: dict[CallName, Effect]
+    rounded: list[torch.Tensor | None] = field(default_factory=list)  # gradients that are computed from changed operands
 
     def changed(self, position: int, count: int, gradient: torch.Tensor) -> torch.Tensor:
         """Return the wrong gradient of the argument at this position, of so many that have one."""
         gradients: list[torch.Tensor | None] = [None] * count
         gradients[position] = gradient
         with self.chip.unseen(), torch._C.DisableTorchFunction():  # noqa: SLF001  what runs here is no call of the model
-            return self.change(gradients, self.size)[position]
+            return self._make_wrong(gradients)[position]
 
-    def change_inputs(self, count: int, towards: list[bool], leaving: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
+    def _make_wrong(self, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        if self.kind.of == "operands":
+            pairs = zip(gradients, self.rounded, strict=True)
+            return [None if one is None or wrong is None else wrong.reshape(one.shape) for one, wrong in pairs]
+        return list(self.kind.change(gradients, self.size))
+
+    def change_leaving(self, count: int, towards: list[bool], leaving: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
         """Return the wrong gradients that leave a node, where they go to other operators."""
         return tuple(
-            self.changed(0, count, gradient) if gradient is not None and wrong else gradient
+            self.changed(self._place_of(gradient), count, gradient) if gradient is not None and wrong else gradient
             for gradient, wrong in zip(leaving, towards, strict=True)
         )
 
-    def measure(self, arriving: torch.Tensor) -> None:
+    def _place_of(self, gradient: torch.Tensor) -> int:
+        """Return which argument a gradient that leaves a node is of: the one whose own is nearest, in another shape maybe."""
+        if self.kind.of != "operands":
+            return 0
+        distances = [
+            float((one.reshape(gradient.shape) - gradient).norm())
+            if one is not None and one.numel() == gradient.numel()
+            else float("inf")
+            for one in self.rounded
+        ]
+        return distances.index(min(distances))
+
+    def arrive(self, arriving: torch.Tensor) -> None:
         """Measure the largest effect among the gradients, against float64 at the same gradient of the output."""
         with self.chip.unseen(), self.chip.paused(), torch._C.DisableTorchFunction():  # noqa: SLF001  the same
             exact, plain = self._gradients(torch.float64, arriving), self._gradients(None, arriving)
-            wrong = self.change(list(plain), self.size)
+            if self.kind.of == "operands":
+                self.rounded = self._gradients_of_operands(arriving)
+            wrong = self._make_wrong(list(plain))
             matmul = self.name.operator in effect.MATMULS
             effects = [
                 effect.compare(one, two, three, one, matmul=matmul)
@@ -256,9 +278,24 @@ class _Work:
             ]
         self.found[self.name] = max(effects, key=lambda one: one.rho)
 
-    def _gradients(self, dtype: torch.dtype | None, arriving: torch.Tensor) -> list[torch.Tensor | None]:
-        """Return the gradients of the call, by its own operators or by those in another element type."""
-        call = self.call if dtype is None else effect.map_floats(self.call, lambda tensor: tensor.detach().to(dtype))
+    def _gradients_of_operands(self, arriving: torch.Tensor) -> list[torch.Tensor | None]:
+        """Return the gradients of the call with what its backward multiplies changed."""
+
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            changed: torch.Tensor = self.kind.change(tensor.detach(), self.size)
+            return changed
+
+        changed = effect.map_floats(self.call, change)
+        both = zip(self._gradients(None, arriving), self._gradients(None, change(arriving), changed), strict=True)
+        # The gradient of a bias is a sum, which multiplies nothing.
+        return [plain if plain is None or plain.dim() == 1 else rounded for plain, rounded in both]
+
+    def _gradients(
+        self, dtype: torch.dtype | None, arriving: torch.Tensor, call: Call | None = None
+    ) -> list[torch.Tensor | None]:
+        """Return the gradients of the call or of another one, by its own operators or by those in another element type."""
+        call = call or self.call
+        call = call if dtype is None else effect.map_floats(call, lambda tensor: tensor.detach().to(dtype))
         args, kwargs = list(call.args), dict(call.kwargs)
         leaves = []
         for holder, keys in ((args, self.places), (kwargs, self.named)):

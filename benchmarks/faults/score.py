@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .faults import KINDS
+from .faults import KINDS, OF_BACKWARD
 
 UNEXPLAINED = frozenset({"PF299", ""})  # rules that say that nothing explains the evidence
 DESCRIBING = frozenset({"PF601", "PF602"})  # rules that say how a run looks, and claim no cause
@@ -53,7 +53,7 @@ def is_true(named: Sequence[Any], fault: Line) -> bool:
     of = KINDS[fault["kind"]].of
     if of == "optimizer":
         return bool(phase == "optimizer")
-    if of == "backward":
+    if of in OF_BACKWARD:
         return phase in {"backward", "gradient"} and any(module == one[0] for one in fault["calls"])
     return phase == "forward" and [module, call, operator, ordinal] in [list(one) for one in fault["calls"]]
 

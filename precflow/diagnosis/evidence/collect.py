@@ -13,6 +13,7 @@ from precflow.diagnosis.advice.repro import SCRIPT, write_repro
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import communication, operator_families, run, suspect, training
+from precflow.diagnosis.evidence.gradient_products import add_products
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
@@ -78,7 +79,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         if not text.endswith(_TENSOR_OR_NONE)
     ]
     families = {operator_families.find_family(suspect.operator) for suspect in region.suspects}
-    observed = [] if blockers else observe(reference, target, region.suspects[:SUSPECTS])
+    observed = [] if blockers else add_products(reference, target, observe(reference, target, region.suspects[:SUSPECTS]))
     shown = next((number for number, one in enumerate(observed) if repro and write_repro(one, repro)), None)
     headers, same = (reference.header, target.header), config.environment.same
     traces = None if blockers else overflow.trace_sides(reference, target, measures)

@@ -116,6 +116,24 @@ def find_narrow_type(values: Floats) -> str:
         return next(exact, "")
 
 
+def find_narrow_number(reference: float, target: float) -> str:
+    """Return the 16-bit type that holds a single number of the target and not that of the reference; ``""`` for none.
+
+    One float32 number in 65536 fits into bfloat16 by chance, so a number that differs by a rounding of it and fits is telling.
+    A whole number fits for other reasons.
+
+    >>> find_narrow_number(1.3662458, 1.3671875), find_narrow_number(1.3662458, 1.3668), find_narrow_number(2.01, 2.0)
+    ('bfloat16', '', '')
+    """
+    if target == round(target):
+        return ""
+    for (name, dtype), unit in zip(_NARROW, (2.0**-7, 2.0**-10), strict=True):
+        held = [float(np.float64(value).astype(dtype)) == value for value in (reference, target)]
+        if held == [False, True] and abs(target - reference) <= 4.0 * unit * abs(reference):
+            return name
+    return ""
+
+
 def count_error_bits(relative: float) -> float:
     """Return how many bits agree on average: ``-log2`` of a relative error; infinite for none.
 

@@ -183,6 +183,44 @@ def _sigmoid(x: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-x))
 
 
+def _multiply_by_equation(given: _Given) -> Array:
+    """Compute einsum for two tensors, with its equation as the first argument."""
+    equation, left, right = given.arguments["0"].strip("'\""), given.tensor(1), given.tensor(2)
+    if left.size * right.size > MOST_PRODUCTS:  # more than it does: common indices count twice
+        raise ValueError("too large")
+    result: Array = np.einsum(equation, left, right)
+    return result
+
+
+def _reduce_loss(given: _Given, losses: Array, position: int, weights: Array | float = 1.0) -> Array:
+    reduction = given.text(position, "reduction", "mean").strip("'")
+    if {"size_average", "reduce"} & given.arguments.keys():  # older names, which these losses still take
+        raise ValueError("not handled")
+    if reduction == "none":
+        return losses
+    total = np.sum(losses)
+    return np.asarray(total / np.sum(np.broadcast_to(weights, losses.shape)) if reduction == "mean" else total)
+
+
+def _measure_cross_entropy(given: _Given) -> Array:
+    """Compute cross_entropy for labels that are numbers of classes."""
+    scores, labels, weight = given.tensor(0, "input"), given.tensor(1, "target"), given.optional(2, "weight")
+    if scores.ndim < 2 or labels.dtype.kind not in "iu" or float(given.text(7, "label_smoothing", "0.0")) != 0.0:
+        raise ValueError("not handled")
+    ignored = int(given.text(4, "ignore_index", "-100"))
+    rows, flat = np.moveaxis(scores, 1, -1).reshape(-1, scores.shape[1]), labels.reshape(-1)
+    kept = flat != ignored
+    chosen = np.where(kept, flat, 0)
+    largest = rows.max(axis=1)
+    logarithms = rows[np.arange(len(rows)), chosen] - largest - np.log(np.sum(np.exp(rows - largest[:, None]), axis=1))
+    weights = kept * (np.ones(len(rows)) if weight is None else weight[chosen])
+    return _reduce_loss(given, (-weights * logarithms).reshape(labels.shape), 6, weights.reshape(labels.shape))
+
+
+def _loss_of_difference(function: Callable[[Array], Array]) -> Callable[[_Given], Array]:
+    return lambda given: _reduce_loss(given, function(given.tensor(0, "input") - given.tensor(1, "target")), 4)
+
+
 def _pointwise(function: Callable[[Array], Array]) -> Callable[[_Given], Array]:
     return lambda given: function(given.tensor(0, "input"))
 
@@ -204,6 +242,11 @@ _OPERATORS: dict[str, Callable[[_Given], Array]] = {
     ),
     **dict.fromkeys(("addmm", "baddbmm"), _addmm),
     "conv2d": _convolve,
+    "outer": lambda given: np.multiply.outer(given.tensor(0, "input"), given.tensor(1, "vec2")),
+    "einsum": _multiply_by_equation,
+    "cross_entropy": _measure_cross_entropy,
+    "mse_loss": _loss_of_difference(np.square),
+    "l1_loss": _loss_of_difference(np.abs),
     "softmax": _softmax,
     "layer_norm": _normalise_layer,
     "rms_norm": _normalise_by_squares,

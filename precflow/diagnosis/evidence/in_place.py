@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from precflow.agent.contract import FORWARD
 from precflow.comparison.fused.value_classes import widen
 from precflow.diagnosis.evidence import (
     error_shape,
@@ -31,17 +34,22 @@ from precflow.dumps.dtypes import FLOATS, Array, float_facts, name_of
 
 _EPSILONS = {"layer_norm": ("4", "1e-05"), "rms_norm": ("3", "None"), "group_norm": ("4", "1e-05")}  # position and default
 _LARGEST_EPSILON = 1e-2  # a larger constant that is added is no epsilon of a norm that is written out
+_ZERO = 0.95  # share of the error that zeros in place of values have to make
 _OWN = 2.0**-5  # relative error of the reference above which the expected output is that of another operator
 
 
 def gather(observed: ObservedCall) -> dict[str, Any]:
     """Return evidence by the names of ``names.EVIDENCE``; nothing for an output that cannot be compared."""
-    if observed.output is None:
+    output = observed.output
+    if output is None:
         return {}
+    if observed.product is not None:
+        multiplies = msgspec.structs.replace(observed.reference, operator="matmul", phase=FORWARD, arguments={})
+        observed = replace(observed, reference=multiplies, whole=observed.product)
     whole = observed.whole
     expected = None if whole is None else compute_own_expected(observed, *whole)
     if whole is None or expected is None:
-        return _describe_places(observed, *_as_arrays(observed, observed.output))
+        return _describe_places(observed, *_as_arrays(observed, output))
     target = widen(whole[1].output)
     usable = np.isfinite(expected) & np.isfinite(target)
     call, inputs = observed.reference, widen_inputs(whole[1].inputs)
@@ -60,11 +68,16 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
     if operator_families.find_family(call.operator) == "matmul":
         fitted = operands.fit_operand_bits(call.operator, call.arguments, inputs, target)
         evidence |= {} if fitted is None else {"operand_bits": fitted.bits, "operand_share": fitted.share}
+        if name_of(whole[1].output.dtype) == "float32" and not operands.find_sum_type(call.operator, inputs, expected):
+            evidence["sum_type"] = operands.find_sum_type(call.operator, inputs, target)
     evidence |= _fit_epsilon(observed, inputs, expected, target) if usable.all() else {}
     if operator_families.find_family(call.operator) == "activation" and "0" in inputs and inputs["0"].shape == target.shape:
         evidence["curve_share"] = error_shape.measure_curve_share(inputs["0"], target - expected)
     variant = variants.fit_variant(call.operator, call.arguments, inputs, target)
-    evidence |= {} if variant is None else {"variant": variant.name, "variant_share": variant.share}
+    if variant is not None:
+        evidence |= {"variant": variant.name, "variant_share": variant.share, "variant_detail": variant.detail}
+    unchanged = (places.describe_unchanged(expected, target, given) for given in inputs.values() if given.dtype.kind == "f")
+    evidence["unchanged"] = next(filter(None, unchanged), "")
     return {name: value for name, value in evidence.items() if value is not None} | _describe_places(observed, expected, target)
 
 
@@ -160,11 +173,12 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array) ->
     is_softmax = operator_families.find_family(observed.reference.operator) in {"softmax", "attention"}
     moved = rearranged.find_rearrangement(here, there)
     growth, clamp = places.measure_growth(here, there), places.measure_clamp_share(here, there)
+    zero_share = places.measure_zero_share(here, there)
     evidence = {
         "few_share": places.measure_few_share(error),
         "few_rows": len(places.find_few(error.reshape(-1, error.shape[-1]), 0)),
-        "border": places.describe_border(error),
-        "zero_share": places.measure_zero_share(here, there),
+        "border": places.describe_border(error, is_known=zero_share is not None and zero_share > _ZERO),
+        "zero_share": zero_share,
         "clamp_value": clamp[0] if clamp else None,
         "clamp_share": clamp[1] if clamp else None,
         "sign_share": places.measure_sign_share(here, there),

@@ -236,9 +236,16 @@ _SUSPECT = {
         "Way to compute the operator that gives the target's output: gelu_tanh, gelu_erf, gelu_sigmoid, straight_lines,"
         " no_weight, no_bias, no_weight_and_bias, weight_plus_one, not_centred, unbiased_variance, other_groups, uniform,"
         " other_axis, last_keys_ignored, last_terms_left_out, transposed, memory_order, only_first, only_second, rows_shifted,"
-        " inputs_in_bfloat16, inputs_in_float16; empty if none does.",
+        " terms_left_out, terms_added_twice, positions_shifted, inputs_in_bfloat16, inputs_in_float16; empty if none does.",
     ),
     "variant_share": EvidenceName("explained by that", "Share of the error's energy, 0 to 1."),
+    "variant_detail": EvidenceName("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
+    "sum_type": EvidenceName(
+        "sums fit into", "16-bit type that holds the target's sums before a bias of float32 is added; empty if none does."
+    ),
+    "unchanged": EvidenceName(
+        "left as it came", "Which end of which axis has the values of an input, and the rest is right; empty if none has."
+    ),
     "few_share": EvidenceName(
         "elements with nearly all of the error", "Smallest share of them that carries 99 % of its energy."
     ),

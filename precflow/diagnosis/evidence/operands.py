@@ -1,4 +1,4 @@
-"""Whether a product of matrices rounded its operands, by computing it again from operands with fewer bits.
+"""Whether a product of matrices rounded its operands, by computing it again from operands with fewer bits, or its sums.
 
 TF32 keeps 10 explicit bits of the significand of a float32 operand, HF32 11, bfloat16 7. An error of the right size proves
 nothing: many faults are as large. But if the product of rounded operands gives the target's output, and that of whole ones does
@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from precflow.comparison.fused.value_classes import Floats
@@ -20,6 +21,10 @@ BITS = (11, 10, 7)  # HF32, TF32, bfloat16
 _BIAS = frozenset({"2", "bias"})
 # What is added to a product is an operand of some kernels, which round it, and added behind it by others, which do not.
 _ADDENDS = dict.fromkeys(("addmm", "baddbmm"), frozenset({"0", "input"}))
+_NARROW = (("bfloat16", np.dtype(ml_dtypes.bfloat16)), ("float16", np.dtype(np.float16)))
+_ENOUGH = 64  # sums that a narrow type holds; fewer it may hold by chance
+_ONE_ROUNDING = 2.0**-23  # of float32, on a chip that rounds towards zero
+_TOLD = 2.0**-14  # of a sum: the steps of float16 are 2^-10 of it
 _FITS = 0.8  # share of the error that rounded operands have to explain; other errors reach 0.1
 
 
@@ -74,6 +79,40 @@ def fit_operand_bits(operator: str, arguments: Mapping[str, str], inputs: Inputs
     best = max(shares, key=lambda bits: shares[bits])
     share = max(0.0, shares[best])
     return OperandFit(best if share > _FITS else 0, share)
+
+
+def find_sum_type(operator: str, inputs: Inputs, target: Floats) -> str:
+    """Return the 16-bit type that holds the target's sums of products before a bias was added; ``""`` for none.
+
+    An accumulator of 16 bits leaves sums of 16 bits. A bias that is added in float32 hides that from the result itself.
+
+    Args:
+        operator: Canonical name of a product with something added.
+        inputs: What the target multiplied and added.
+        target: The target's output, of float32.
+    """
+    name = next(iter(_ADDENDS.get(operator, _BIAS) & inputs.keys()), None)
+    if name is None or not inputs[name].any():
+        return ""
+    addend = inputs[name].astype(np.float64)
+    if operator.startswith("conv"):
+        addend = addend.reshape(-1, *[1] * (target.ndim - 2))
+    try:
+        sums = target - addend
+    except ValueError:  # a module's call, which has other inputs
+        return ""
+    finite = np.isfinite(sums)
+    if np.count_nonzero(finite) < _ENOUGH or sums.shape != target.shape:
+        return ""
+    room = _ONE_ROUNDING * np.abs(target[finite])
+    with np.errstate(over="ignore"):
+        for type_name, dtype in _NARROW:
+            held = np.abs(sums[finite].astype(dtype).astype(np.float64) - sums[finite]) <= room
+            # Where sums are small next to the bias, the room is as wide as the steps of the type.
+            told = room < _TOLD * np.abs(sums[finite])
+            if np.count_nonzero(told) >= _ENOUGH and held[told].all():
+                return type_name
+    return ""
 
 
 def round_significand(values: Floats, bits: int, *, truncate: bool = False) -> Floats:

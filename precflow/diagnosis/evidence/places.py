@@ -12,6 +12,9 @@ from precflow.comparison.fused.value_classes import Floats
 
 _NEARLY_ALL = 0.99  # of the error's energy
 _FEW = 0.3  # share of the indices of an axis from which on it is no border any more
+_HALF = 0.5  # the same where every value there is known to be zero, or that of an input
+_ENOUGH = 16  # elements that have the value of an input: fewer may have it by chance
+_APART = 100.0  # times the energy of any index behind a border that the weakest one of the border has
 _MANY = 0.1  # share of the rows of a sample, or the elements of a slice, from which on it is wrong, and not a place in it
 _LITTLE = 1e-4  # of the energy of another sample: the first one agrees
 
@@ -40,27 +43,85 @@ def measure_few_share(error: Floats) -> float | None:
     return len(indices) / error.size if indices else None
 
 
-def describe_border(error: Floats) -> str:
+def describe_border(error: Floats, *, is_known: bool = False) -> str:
     """Say at which end of an axis the error is, ``""`` if it is not only there.
 
     An end that was cut off is wrong in many places: a single wrong element that happens to stand there is no border.
+
+    Args:
+        error: Target minus what is right.
+        is_known: What stands there has been told, such as zeros: then up to half of an axis is a border.
 
     >>> error = np.zeros((8, 16)); error[:, 13:] = 1.0; describe_border(error)
     'the last 3 of 16 along axis 1'
     """
     wrong = len(find_few(error.reshape(-1), 0))
     for axis in reversed(range(error.ndim)):
-        size = error.shape[axis]
-        few = sorted(find_few(error, axis))
-        if not few or len(few) > _FEW * size or wrong < _MANY * len(few) * error.size / size:
+        size, few = error.shape[axis], sorted(find_few(error, axis))
+        most = (_HALF if is_known else _FEW) * size
+        if not few or len(few) > most or wrong < _MANY * len(few) * error.size / size:
             continue
-        if few == list(range(size - len(few), size)):
-            return f"the last {len(few)} of {size} along axis {axis}"
-        if few == list(range(len(few))):
-            return f"the first {len(few)} of {size} along axis {axis}"
+        energy = np.sum(np.moveaxis(error, axis, 0).reshape(size, -1) ** 2, axis=1)
+        for end, along in (("last", energy), ("first", energy[::-1])):
+            if 0 < (count := _count_last(along)) <= most:
+                return f"the {end} {count} of {size} along axis {axis}"
         inner = [index for index in few if len(few) <= index < size - len(few)]
         if not inner and few[0] == 0 and few[-1] == size - 1:
             return f"both ends of axis {axis}, {len(few)} of {size}"
+    return ""
+
+
+def _count_last(energy: Floats) -> int:
+    """Return how many of the last indices have the error, 0 if others have it too.
+
+    The weakest of them stands out from the strongest before them, however little of the whole error it has; or they have nearly
+    all of it.
+    """
+    size = len(energy)
+    weakest = np.minimum.accumulate(energy[::-1])[: size - 1]  # of the last 1, 2, 3...
+    strongest = np.maximum.accumulate(energy)[::-1][1:]  # of those before them
+    before = np.cumsum(energy)[::-1][1:]
+    apart = (weakest > _APART * strongest) & (before <= (1.0 - _NEARLY_ALL) * energy.sum())
+    if apart.any():
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            return int(np.argmax(np.where(apart, weakest / strongest, 0.0))) + 1
+    few = find_few(energy[:, None] ** 0.5, 0)
+    return len(few) if min(few, default=0) == size - len(few) else 0
+
+
+def describe_unchanged(expected: Floats, target: Floats, given: Floats) -> str:
+    """Say at which end of an axis the target has an input as it came, and the right values elsewhere; ``""`` if it does not.
+
+    A kernel that is told another size leaves the rest alone, such as the last dimensions of a rotary embedding.
+
+    Args:
+        expected: What is right.
+        target: What the target has, of the same shape.
+        given: An input of the target, which is repeated along axes of length one.
+
+    >>> given = np.arange(1.0, 65.0).reshape(8, 8); target = 2 * given; target[:, 6:] = given[:, 6:]
+    >>> describe_unchanged(2 * given, target, given)
+    'the last 2 of 8 along axis 1'
+    """
+    error = target - expected
+    energy = error**2
+    try:
+        unchanged = np.broadcast_to(given, target.shape) == target
+    except ValueError:  # an input of another shape
+        return ""
+    if float(np.sum(energy[unchanged])) < _NEARLY_ALL * float(np.sum(energy)):
+        return ""
+    for axis in reversed(range(target.ndim)):
+        others = tuple(other for other in range(target.ndim) if other != axis)
+        same = unchanged.all(axis=others)
+        size = len(same)
+        for end, along in (("last", same[::-1]), ("first", same)):
+            count = int(np.argmin(along)) if not along.all() else 0
+            kept = slice(size - count, None) if end == "last" else slice(None, count)
+            # One value that happens to be the same is no sign; all wrong ones have to be there.
+            part = np.moveaxis(energy, axis, 0)[kept]
+            if count > 0 and part.size >= _ENOUGH and float(part.sum()) >= _NEARLY_ALL * float(energy.sum()):
+                return f"the {end} {count} of {size} along axis {axis}"
     return ""
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from precflow.agent.contract import OPTIMIZER
 from precflow.diagnosis.evidence import error_shape, in_place, masks, normalisation, operator_families
@@ -86,7 +87,7 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
         "name": suspect.name,
         "module": suspect.module,
         "operator": operator or "module",
-        "family": operator_families.find_family(operator),
+        "family": "matmul" if observed.product is not None else operator_families.find_family(operator),
         "site": suspect.site,
         "why_suspect": suspect.why,
         "status": judged.status,
@@ -173,6 +174,8 @@ def _find_narrow_type(observed: ObservedCall, output: TensorPair) -> str:
     _, other = observed.records
     if other is None or other.dtype not in _WIDE:  # a narrow tensor holds narrow values anyway
         return ""
+    if output.target.size == 1 and np.isfinite([output.reference, output.target]).all():
+        return error_shape.find_narrow_number(output.reference.item(), output.target.item())
     narrow = error_shape.find_narrow_type(output.target)
     return "" if narrow == error_shape.find_narrow_type(output.reference) else narrow
 

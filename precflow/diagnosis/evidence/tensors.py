@@ -87,6 +87,8 @@ class ObservedCall:
         output: Its values; ``None`` if they cannot be compared element by element.
         inputs: Values of each input that is on both sides and stored, in order.
         whole: The call in full on the reference and on the target; ``None`` if not all of it was stored, or it is too large.
+        product: For a gradient of a Linear layer, the product of matrices that gives it on both sides, see
+            :mod:`precflow.diagnosis.evidence.gradient_products`.
     """
 
     suspect: Suspect
@@ -96,6 +98,7 @@ class ObservedCall:
     output: TensorPair | None
     inputs: tuple[TensorPair, ...]
     whole: tuple[WholeCall, WholeCall] | None = None
+    product: tuple[WholeCall, WholeCall] | None = None
 
     @property
     def inputs_equal(self) -> bool:

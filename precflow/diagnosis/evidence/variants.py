@@ -16,16 +16,26 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from precflow.diagnosis.evidence.expected import Inputs, compute_expected
 from precflow.dumps.dtypes import Array
 
 _FITS = 0.9  # share of the error that a variant has to explain
+_FEW = 8  # elements of an output up to which one of many variants is near it by chance
+_NEAR = 2.0**-17  # relative distance at which such an output is that of the variant
 _MOST_TERMS = 64  # of a sum that are left out at its end
+_MOST_FITTED = 1024  # terms of a sum that are looked at one by one
+_WHOLE = 0.1  # distance from a whole number at which a term is that many times in a sum
+_AXES = 4  # of an operand, up to which every order of its memory is tried
+_LARGE = 1 << 20  # elements of an operand from which on only its last two axes are exchanged
+_MATRIX = 2  # axes
+_SAMPLE = 4  # rows or columns of a product with which these orders are told apart
 _SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4)  # rows: positions counted from another start, or an offset for padding
 _TYPES = (("bfloat16", np.dtype(ml_dtypes.bfloat16)), ("float16", np.dtype(np.float16)))
 
 Variants = Iterator[tuple[str, Array | None]]
+"""Names, some with a detail behind a colon, and what the operator gives when it is computed so."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +45,12 @@ class VariantFit:
     Attributes:
         name: Such as ``gelu_tanh``; ``""`` if none fits.
         share: Share of the error's energy that the best one explains, 0 to 1.
+        detail: What else is known of it, such as ``by 2``; ``""`` for nothing.
     """
 
     name: str
     share: float
+    detail: str = ""
 
 
 def fit_variant(operator: str, arguments: Mapping[str, str], inputs: Inputs, target: Array) -> VariantFit | None:
@@ -60,12 +72,16 @@ def fit_variant(operator: str, arguments: Mapping[str, str], inputs: Inputs, tar
     best = VariantFit("", 0.0)
     call = _TargetCall(operator, arguments, inputs, target, exact)
     own = _FAMILIES.get(operator)
-    for name, variant in itertools.chain(own(call) if own else (), _round_inputs(operator, arguments, inputs)):
+    shifted = _shift_positions(call) if operator in _LINEAR else ()
+    for name, variant in itertools.chain(own(call) if own else (), shifted, _round_inputs(operator, arguments, inputs)):
         if variant is None or variant.shape != target.shape:
             continue
         share = 1.0 - float(np.sum((target - variant)[usable] ** 2)) / energy
+        if target.size <= _FEW and not np.allclose(variant, target, rtol=_NEAR, atol=0.0):
+            continue
         if share > best.share:
-            best = VariantFit(name, share)
+            kind, _, detail = name.partition(": ")
+            best = VariantFit(kind, share, detail)
     return best if best.share > _FITS else VariantFit("", best.share)
 
 
@@ -153,13 +169,107 @@ def _vary_product(call: _TargetCall) -> Variants:
     if call.operator == "linear":
         yield "no_bias", call.compute_without("2", "bias")
         yield "transposed", call.compute_with(_1=second.T)
-        yield from _leave_out_terms(first, second, call.exact)
-        return
-    # A transposed operand whose strides were ignored: its memory read as if it lay in order.
-    yield "memory_order", call.compute_with(_1=np.swapaxes(second, -1, -2).reshape(second.shape))
-    yield "memory_order", call.compute_with(_0=np.swapaxes(first, -1, -2).reshape(first.shape))
-    if first.ndim == second.ndim == 2:
+        second = second.T
+    else:
+        yield from _read_in_order_of_memory(call, first, second)
+    if second.ndim == 2:
         yield from _leave_out_terms(first, second.T, call.exact)
+        yield from _change_terms(first, second, call.exact, call.target)
+
+
+def _read_in_order_of_memory(call: _TargetCall, first: Array, second: Array) -> Variants:
+    """Yield products that read one operand in the order of its memory, as if it were no view.
+
+    What a dump has of a tensor does not tell how it lay in memory, so each order of its axes is tried on a few rows or columns.
+    """
+    if first.ndim < _MATRIX or not np.isfinite(call.target).all():
+        return
+    for place, operand in ((1, second), (0, first)):
+        best, least = None, np.inf
+        for order in _list_orders(operand):
+            read = np.transpose(operand, order).reshape(operand.shape)
+            if place == 1:
+                left, right, given = first[..., :_SAMPLE, :], read, call.target[..., :_SAMPLE, :]
+            else:
+                left, right, given = read, second[..., :_SAMPLE], call.target[..., :_SAMPLE]
+            error = float(np.sum((np.matmul(left, right) - given) ** 2))
+            if error < least:
+                best, least = read, error
+        if best is not None:
+            yield f"memory_order: {'second' if place else 'first'}", call.compute_with(**{f"_{place}": best})
+
+
+def _list_orders(operand: Array) -> Iterator[tuple[int, ...]]:
+    plain = tuple(range(operand.ndim))
+    if operand.ndim <= _AXES and operand.size <= _LARGE:
+        yield from (order for order in itertools.permutations(plain) if order != plain)
+    else:
+        yield (*plain[:-2], plain[-1], plain[-2])
+
+
+def _change_terms(left: Array, right: Array, exact: Array, target: Array) -> Variants:
+    """Yield a product some of whose terms are left out or added twice, wherever they are in the sum.
+
+    The target's error is ``E = sum over k of d_k l_k r_k``, with columns ``l_k`` of the left operand and rows ``r_k`` of the
+    right one. Least squares give the ``d``: -1 for a term that is left out, 0 for one that is right. So the weight gradient of
+    fewer tokens is found, and that of one sample of two.
+    """
+    count = right.shape[0]
+    error = (target - exact).reshape(-1, right.shape[1])
+    columns = left.reshape(-1, count)
+    if not 1 < count <= min(_MOST_FITTED, exact.size // 4) or not np.isfinite(error).all() or not np.isfinite(columns).all():
+        return
+    gram = (columns.T @ columns) * (right @ right.T)
+    fitted = np.linalg.lstsq(gram, np.sum((columns.T @ error) * right, axis=1), rcond=1e-10)[0]
+    whole = np.rint(fitted)
+    changed = np.flatnonzero(whole)
+    if 0 < len(changed) < count and np.abs(fitted - whole).max() < _WHOLE and abs(whole[changed].sum()) == len(changed):
+        name = "terms_left_out" if whole[changed[0]] < 0 else "terms_added_twice"
+        wrong = (columns[:, changed] * whole[changed]) @ right[changed]
+        yield f"{name}: {_describe_terms(changed, count)}", exact + wrong.reshape(exact.shape)
+
+
+def _describe_terms(changed: npt.NDArray[np.intp], count: int) -> str:
+    """Say which of some terms are meant.
+
+    >>> _describe_terms(np.array([0, 1, 2]), 8), _describe_terms(np.array([3, 4]), 8), _describe_terms(np.array([1, 5]), 8)
+    ('the first 3 of 8', '4 to 5 of 8', '2 of 8')
+    """
+    first, last = int(changed[0]), int(changed[-1])
+    if last - first + 1 != len(changed):
+        return f"{len(changed)} of {count}"
+    if first == 0:
+        return f"the first {len(changed)} of {count}"
+    return f"the last {len(changed)} of {count}" if last == count - 1 else f"{first + 1} to {last + 1} of {count}"
+
+
+def _shift_positions(call: _TargetCall) -> Variants:
+    """Yield the output for positions that are counted from another number.
+
+    Positions are an operand of whole numbers that go up by one along an axis. The operator is linear in each operand, so the
+    step of one position tells how many fit.
+    """
+    for key, positions in call.inputs.items():
+        if not _counts_up(positions):
+            continue
+        further = compute_expected(call.operator, call.arguments, {**call.inputs, key: positions + 1})
+        if further is None or further.shape != call.target.shape:
+            continue
+        step, error = further - call.exact, call.target - call.exact
+        energy, product = float(np.sum(step * step)), float(np.sum(step * error))
+        if energy > 0.0 and np.isfinite(product) and (shift := round(product / energy)):
+            yield f"positions_shifted: by {shift}", call.exact + shift * step
+
+
+def _counts_up(values: Array) -> bool:
+    """Tell whether values are whole numbers that go up by one along an axis of three or more.
+
+    >>> _counts_up(np.arange(5.0)[:, None]), _counts_up(np.array([[1, 5, 7]]))
+    (True, False)
+    """
+    if not np.isfinite(values).all() or not np.array_equal(values, np.rint(values)):
+        return False
+    return any(size > 2 and bool((np.diff(values, axis=axis) == 1).all()) for axis, size in enumerate(values.shape))
 
 
 def _vary_pointwise(call: _TargetCall) -> Variants:
@@ -169,11 +279,22 @@ def _vary_pointwise(call: _TargetCall) -> Variants:
             yield name, np.broadcast_to(value, np.broadcast_shapes(value.shape, call.exact.shape))
 
 
+def _vary_loss(call: _TargetCall) -> Variants:
+    """Yield the mean over fewer tokens: their labels are padding on one side only, or the sequence is cut."""
+    scores, labels = call.tensor(0, "input"), call.tensor(1, "target")
+    if scores is None or labels is None or scores.ndim != 2 or labels.ndim != 1:
+        return
+    for count in range(1, min(_MOST_TERMS, len(labels) - 1) + 1):
+        for where, kept in (("last", slice(None, -count)), ("first", slice(count, None))):
+            fewer = call.compute_with(_0=scores[kept], _1=labels[kept])
+            yield f"terms_left_out: the {where} {count} of {len(labels)}", fewer
+
+
 def _vary_embedding(call: _TargetCall) -> Variants:
     rows, table = call.tensor(0, "input"), call.tensor(1, "weight")
     if rows is not None and table is not None:
         for shift in _SHIFTS:
-            yield "rows_shifted", table[np.clip(rows + shift, 0, len(table) - 1)]
+            yield f"rows_shifted: by {shift}", table[np.clip(rows + shift, 0, len(table) - 1)]
 
 
 _FAMILIES: dict[str, Callable[[_TargetCall], Variants]] = {
@@ -183,7 +304,9 @@ _FAMILIES: dict[str, Callable[[_TargetCall], Variants]] = {
     **dict.fromkeys(("linear", "matmul", "bmm", "mm"), _vary_product),
     **dict.fromkeys(("add", "sub", "mul", "div"), _vary_pointwise),
     "embedding": _vary_embedding,
+    "cross_entropy": _vary_loss,
 }
+_LINEAR = frozenset("linear matmul bmm mm mul add sub outer einsum".split())  # in each of their operands
 
 
 def _cut_keys(scores: Array, target: Array) -> Variants:

@@ -16,6 +16,7 @@ def tensor(*shape, seed=1):
 X, W, B = tensor(2, 5, 6), tensor(4, 6, seed=2), tensor(4, seed=3)
 IMAGE, KERNEL = tensor(2, 3, 8, 9), tensor(4, 3, 3, 3, seed=4)
 GAIN, SHIFT = tensor(6, seed=5), tensor(6, seed=6)
+LABELS, CLASSES, PLACES = torch.tensor([0, 5, 2, 1, 2]), tensor(2, 6, 4, seed=7), torch.arange(8).view(2, 4) % 6
 CHANNELS = tensor(2, 6, 4)
 CONVOLVED = {"0": IMAGE, "1": KERNEL, "2": B}
 OF_NORM = {"0": X, "2": GAIN, "3": SHIFT}
@@ -43,6 +44,26 @@ ROWS = {"normalized_shape": "(6,)", "eps": "0.1"}
         ("mul", {"1": "0.125"}, {"0": X}, X * 0.125),
         ("add", {}, {"0": X, "1": GAIN}, X + GAIN),
         ("pow", {"1": "2"}, {"0": X}, X**2),
+        ("outer", {}, {"0": GAIN, "1": B}, torch.outer(GAIN, B)),
+        ("einsum", {"0": "'i,j->ij'"}, {"1": GAIN, "2": B}, torch.outer(GAIN, B)),
+        ("einsum", {"0": "'bth, oh -> bto'"}, {"1": X, "2": W}, X @ W.T),
+        ("mse_loss", {}, {"0": X, "1": X.flip(0)}, functional.mse_loss(X, X.flip(0))),
+        ("mse_loss", {"reduction": "'sum'"}, {"0": X, "1": X.flip(0)}, functional.mse_loss(X, X.flip(0), reduction="sum")),
+        ("l1_loss", {"reduction": "'none'"}, {"0": X, "1": X.flip(0)}, (X - X.flip(0)).abs()),
+        ("cross_entropy", {}, {"0": X[0], "1": LABELS}, functional.cross_entropy(X[0], LABELS)),
+        ("cross_entropy", {}, {"input": CLASSES, "target": PLACES}, functional.cross_entropy(CLASSES, PLACES)),
+        (
+            "cross_entropy",
+            {"ignore_index": "2", "reduction": "'mean'"},
+            {"0": X[0], "1": LABELS, "2": GAIN.abs()},
+            functional.cross_entropy(X[0], LABELS, GAIN.abs(), ignore_index=2),
+        ),
+        (
+            "cross_entropy",
+            {"6": "'sum'", "4": "0"},
+            {"0": X[0], "1": LABELS},
+            functional.cross_entropy(X[0], LABELS, ignore_index=0, reduction="sum"),
+        ),
     ],
 )  # fmt: skip
 def test_an_operator_is_that_of_torch(operator, arguments, inputs, wanted):
@@ -55,6 +76,9 @@ def test_what_is_not_known_is_not_computed(monkeypatch):
     x = X.numpy()
     assert compute_expected("bessel_j0", {}, {"0": x}) is None
     assert compute_expected("linear", {}, {"0": x}) is None
+    assert compute_expected("mse_loss", {"size_average": "False"}, {"0": x, "1": x}) is None
+    assert compute_expected("cross_entropy", {"label_smoothing": "0.1"}, {"0": x[0], "1": LABELS.numpy()}) is None
+    assert compute_expected("cross_entropy", {}, {"0": x[0], "1": x[0]}) is None  # labels that are shares
     assert compute_expected("softmax", {"dim": "'rows'"}, {"0": x}) is None
     assert compute_expected("add", {"alpha": "2"}, {"0": x, "1": x}) is None
     assert compute_expected("conv2d", {"groups": "3"}, {"0": IMAGE.numpy(), "1": KERNEL.numpy()}) is None

@@ -1,9 +1,10 @@
 """Rounded operands are recognised by computing the product again, and no other error of the same size is taken for them."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from precflow.diagnosis.evidence.operands import fit_operand_bits, round_significand
+from precflow.diagnosis.evidence.operands import find_sum_type, fit_operand_bits, round_significand
 
 RANDOM = np.random.default_rng(3)
 X = RANDOM.standard_normal((32, 96)).astype(np.float32)
@@ -22,6 +23,30 @@ def on_another_chip(x, w):
 
 def fit(target):
     return fit_operand_bits("linear", {}, INPUTS, target)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(ml_dtypes.bfloat16, "bfloat16"), (np.float16, "float16")])
+def test_sums_in_16_bits_show_behind_a_bias_in_float32(dtype, name):
+    """Partial sums are rounded to the type, in blocks of any size; the bias is added in float32."""
+    for block in (16, 32):
+        total = np.zeros((len(X), len(W)), dtype)
+        for start in range(0, X.shape[1], block):
+            added = X[:, start : start + block] @ W[:, start : start + block].T
+            total = (total.astype(np.float32) + added).astype(dtype)
+        target = (total.astype(np.float32) + BIAS).astype(np.float64)
+        assert find_sum_type("linear", INPUTS, target) == name
+        assert find_sum_type("addmm", {"0": BIAS, "1": X, "2": W.T}, target) == name
+
+
+def test_sums_in_float32_and_what_is_no_sum_with_a_bias_have_no_such_type():
+    assert find_sum_type("linear", INPUTS, on_another_chip(X, W)) == ""
+    shortened = (round_significand(one.astype(float), 7).astype(np.float32) for one in (X, W))
+    assert find_sum_type("linear", INPUTS, on_another_chip(*shortened)) == ""
+    assert find_sum_type("linear", {"0": X, "1": W}, on_another_chip(X, W)) == ""
+    assert find_sum_type("conv2d", {"0": X, "1": W, "2": BIAS[:5]}, on_another_chip(X, W)[None, None]) == ""
+    # Next to a bias that is millions of times as large, nothing is left of the sums.
+    large = (on_another_chip(X, W) + 1e7).astype(np.float32).astype(float)
+    assert find_sum_type("linear", {**INPUTS, "2": BIAS + np.float32(1e7)}, large) == ""
 
 
 @pytest.mark.parametrize("bits", [11, 10, 7])

@@ -49,6 +49,30 @@ def test_borders(noisy, where, text):
     assert places.describe_border(noisy - VALUES) == text
 
 
+def test_a_border_is_all_of_it_however_little_of_the_error_its_weakest_part_has():
+    """Rows of a gradient differ in size by orders of magnitude, and so do the errors of dimensions that are not rotated."""
+    sizes = np.geomspace(1e-4, 1.0, 10)[:, None]
+    error = np.concatenate([np.full((90, 16), 1e-9), sizes * np.ones((10, 16))])
+    assert places.describe_border(error) == "the last 10 of 100 along axis 0"
+    assert places.describe_border(error[::-1]) == "the first 10 of 100 along axis 0"
+    wider = np.concatenate([error, np.ones((30, 16))])
+    assert places.describe_border(wider) == ""
+    assert places.describe_border(wider, is_known=True) == "the last 40 of 130 along axis 0"
+
+
+def test_a_part_that_is_left_as_it_came():
+    cosines = np.cos(np.arange(32)[:, None] * np.geomspace(1.0, 1e-4, 32).repeat(2)[None])
+    target = VALUES * cosines
+    target[..., 52:] = VALUES[..., 52:]
+    noise = 1.0 + 2.0**-24 * RANDOM.uniform(-1, 1, VALUES.shape)
+    noise[..., 52:] = 1.0
+    assert places.describe_unchanged(VALUES * cosines, target * noise, VALUES) == "the last 12 of 64 along axis 2"
+    # Everything as it came is another thing, and so is a part that is wrong in another way.
+    assert places.describe_unchanged(VALUES * cosines, VALUES, VALUES) == ""
+    assert places.describe_unchanged(VALUES * cosines, np.where(np.arange(64) < 52, target, 0.0), VALUES) == ""
+    assert places.describe_unchanged(VALUES * cosines, target, VALUES[..., :5]) == ""
+
+
 def test_a_tail_that_is_not_computed_is_zero(noisy):
     noisy[..., 60:] = 0.0
     assert places.measure_zero_share(VALUES, noisy) > 0.99

@@ -6,11 +6,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from precflow.diagnosis.evidence.variants import fit_variant
+from precflow.diagnosis.evidence.variants import VariantFit, fit_variant
 
 torch.manual_seed(7)
 X, W, B = torch.randn(4, 48, 64), torch.randn(64, 64) / 8, torch.randn(64)
 GAIN = torch.rand(64) + 0.5
+POSITIONS, FREQUENCIES = torch.arange(3.0, 35.0)[:, None], torch.rand(16)
+HEADS, MOVED = torch.randn(2, 3, 24, 8), torch.randn(2, 24, 3, 8).transpose(1, 2)
+LABELS, LOGITS = torch.randint(0, 9, (24,)), torch.randn(24, 9)
 SCORES, VALUES = torch.randn(2, 48, 48), torch.randn(2, 48, 48)
 IMAGE, CHANNEL_GAIN = torch.randn(3, 8, 6, 6), torch.rand(8) + 0.5
 TABLE, ROWS = torch.randn(80, 16), torch.arange(4, 40)
@@ -58,6 +61,9 @@ PLANTED = {  # variant: operator, arguments, inputs, right, wrong
     "transposed": ("linear", {}, LINEAR, functional.linear, lambda x, w, b: x @ w + b),
     "last_terms_left_out": ("linear", {}, LINEAR, functional.linear, lambda x, w, b: x[..., :-5] @ w[:, :-5].T + b),
     "memory_order": ("matmul", {}, (SCORES, VALUES), torch.matmul, lambda x, y: x @ y.transpose(-1, -2)),
+    "terms_left_out": ("matmul", {}, (X[0].T, X[1]), torch.matmul, lambda x, y: x[:, 8:] @ y[8:]),
+    "terms_added_twice": ("linear", {}, (X, W), functional.linear, lambda x, w: x @ w.T + x[..., [5]] @ w.T[[5]]),
+    "positions_shifted": ("mul", {}, (POSITIONS, FREQUENCIES), torch.mul, lambda p, f: (p - 2) * f),
     "only_second": ("add", {}, (X, 3 * X.flip(0)), torch.add, lambda x, y: y.clone()),
     "rows_shifted": ("embedding", {}, (ROWS, TABLE), lambda i, t: t[i], lambda i, t: t[i + 2]),
 }
@@ -89,10 +95,67 @@ def test_a_variant_is_found_and_right_results_have_none(name, dtype):
     assert clean is None or clean.name == ""
 
 
+def read_as_if_it_lay_in_order(tensor):
+    """The memory of a view, as a kernel reads it that takes no strides."""
+    order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+    return tensor.permute(order).reshape(tensor.shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_order_of_memory_is_found_for_either_operand_and_any_axes(dtype):
+    """Heads are views of (batch, tokens, heads, features), and keys are transposed once more."""
+    keys = MOVED.transpose(-1, -2)
+    found = fit("matmul", {}, (HEADS, keys), lambda q, _: q @ read_as_if_it_lay_in_order(keys).to(dtype).double(), dtype)
+    assert (found.name, found.detail) == ("memory_order", "second")
+    values = HEADS.clone()
+    found = fit("matmul", {}, (keys, values), lambda _, v: read_as_if_it_lay_in_order(keys).to(dtype).double() @ v, dtype)
+    assert (found.name, found.detail) == ("memory_order", "first")
+    assert fit("matmul", {}, (HEADS, keys), torch.matmul, dtype).name == ""
+
+
+@pytest.mark.parametrize(
+    ("left_out", "text"),
+    [([0, 1], "the first 2 of 48"), ([46, 47], "the last 2 of 48"), ([7, 8, 9], "8 to 10 of 48"), ([3, 30], "2 of 48")],
+)
+def test_the_gradient_of_fewer_rows_says_which(left_out, text):
+    kept = [row for row in range(48) if row not in left_out]
+    found = fit("matmul", {}, (X[0].T, X[1]), lambda g, x: g[:, kept] @ x[kept], torch.float32)
+    assert found.share > 0.999
+    assert found.name.endswith("terms_left_out")
+    assert found.detail in {text, ""}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("operator", ["mul", "matmul"])
+def test_positions_that_begin_elsewhere_are_counted(operator, place):
+    """Angles are a product of positions and frequencies, in either order, elementwise or as one of matrices."""
+    positions = torch.arange(0.0, 24.0)
+    factors = [positions[:, None], FREQUENCIES[None]]
+    if place:
+        factors = [one.T for one in factors[::-1]]
+    compute = getattr(torch, operator)
+
+    def shifted(*given):
+        return compute(*(one + 3 if at == place else one for at, one in enumerate(given)))
+
+    assert fit(operator, {}, factors, shifted) == VariantFit("positions_shifted", pytest.approx(1.0), "by 3")
+    assert fit(operator, {}, factors, compute).name == ""
+
+
+def test_a_loss_over_fewer_tokens_is_told_from_one_that_is_off_by_something_else():
+    def loss(kept=slice(None), factor=1.0):
+        return lambda scores, labels: functional.cross_entropy(scores[kept], labels[kept]) * factor
+
+    assert fit("cross_entropy", {}, (LOGITS, LABELS), loss(slice(None, -3))).detail == "the last 3 of 24"
+    assert fit("cross_entropy", {}, (LOGITS, LABELS), loss(slice(2, None))).detail == "the first 2 of 24"
+    for factor in (1.01, 0.97, 0.9, 1.1, 1 + 2**-9, 1 - 2**-12):
+        assert fit("cross_entropy", {}, (LOGITS, LABELS), loss(factor=factor)).name == ""
+
+
 @pytest.mark.parametrize("shift", [-4, -3, -2, -1, 1, 2, 3, 4])
 def test_rows_of_a_table_are_found_up_to_four_away(shift):
     found = fit("embedding", {}, (ROWS, TABLE), lambda i, t: t[i + shift])
-    assert (found.name, found.share) == ("rows_shifted", 1.0)
+    assert (found.name, found.share, found.detail) == ("rows_shifted", 1.0, f"by {shift}")
 
 
 @pytest.mark.parametrize("name", ROUNDED)
