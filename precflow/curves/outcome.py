@@ -16,6 +16,7 @@ from precflow.curves.joining import Joined, join
 from precflow.curves.limits import Held, check_whole, hold_to_limits, hold_to_standard
 from precflow.curves.series import Series, Steps, Values
 
+LOSS = "loss"  # name of the curve that capture itself sees
 MOST_POINTS = 600  # of a curve in a report; a screen has no more columns
 _BETTER = 0.1  # of the mean difference is left if the steps of one side are counted from another number
 _SCALE = "scale"

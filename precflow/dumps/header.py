@@ -154,7 +154,7 @@ class Header:
         inputs: Content ids of the inputs, before casting.
         repeat: Outcome of the second run.
         observer: Outcome of the run without capture.
-        losses: One for each training step.
+        losses: One for each training step; of a script one for each recorded step (``loss_of_step``).
         draws: Random draws, in order.
         counts: ``calls, records, tensors, bytes``.
         sites: Places in the source; calls refer to them by index.
@@ -196,6 +196,14 @@ class Header:
     script: Mapping[str, Any] = field(default_factory=dict)
     content: str = ""
     checksum: str = ""
+
+    @property
+    def loss_of_step(self) -> dict[int, float]:
+        """Training step -> its loss."""
+        steps = self.script.get("loss_steps") or range(len(self.losses))
+        if not isinstance(steps, list) or len(steps) != len(self.losses) or not all(isinstance(step, int) for step in steps):
+            steps = range(len(self.losses))
+        return dict(zip(steps, self.losses, strict=True))
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from precflow.agent.contract import FORWARD, parse_identity
+from precflow.comparison.measure import Measure
 from precflow.config.sections.standard_sections import LossLimits
 from precflow.curves.deviations import measure
 from precflow.curves.joining import join
 from precflow.curves.limits import hold_to_standard
 from precflow.curves.outcome import CurveOutcome
 from precflow.curves.series import make_series
-from precflow.judgement.verdicts import Verdict
+from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
+
+_LINES: Mapping[str, float] = {"float64": 2.0**-12, "float32": 2.0**-12, "float16": 2.0**-5, "bfloat16": 2.0**-5}
+_AMPLIFIED = 16.0  # times the error of what it is made of: a loss is a difference of numbers that are larger than it
+_AGREES = frozenset({"pass", "accepted", "covered", "not_judged"})
+_FLIPPED = frozenset({"near_tie", "not_comparable"})
 
 
 @dataclass(frozen=True)
@@ -63,11 +70,11 @@ def judge_curves_alone(outcomes: Sequence[CurveOutcome]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class LossOutcome:
-    """What a standard says about the losses of a run.
+    """What is said about the losses of a run.
 
     Attributes:
         failed: What exceeds its limit, in words.
-        missing: Why the standard could not be applied, or not in full; ``""`` if it could.
+        missing: Why they could not be judged, or not in full; ``""`` if they could.
     """
 
     failed: tuple[str, ...] = ()
@@ -79,31 +86,83 @@ class LossOutcome:
         return not self.failed and not self.missing
 
 
-def judge_losses(limits: LossLimits, reference: Sequence[float], target: Sequence[float]) -> LossOutcome:
+def judge_losses(limits: LossLimits, reference: Mapping[int, float], target: Mapping[int, float]) -> LossOutcome:
     """Hold the losses of a run to a standard.
 
     Args:
         limits: The standard's limits.
-        reference: A loss for each step.
+        reference: Step -> its loss.
         target: The same of the target. Steps that only one side has are missing, not failed.
 
     >>> from precflow.config.sections.standard_sections import Deviation
-    >>> judge_losses(LossLimits(mean=Deviation(relative=0.02)), [2.0, 1.0], [2.0, 1.03]).failed
+    >>> judge_losses(LossLimits(mean=Deviation(relative=0.02)), {0: 2.0, 1: 1.0}, {0: 2.0, 1: 1.03}).failed
     ()
     """
-    steps = min(len(reference), len(target))
-    if not steps:
+    pairs = {step: (loss, target[step]) for step, loss in reference.items() if step in target}
+    if not pairs:
         return LossOutcome(missing="it judges the losses of a training run (workload.loss), and the dumps hold none")
-    pairs = list(zip(reference, target, strict=False))
-    broken = [number for number, pair in enumerate(pairs) if not all(map(math.isfinite, pair))]
+    broken = [step for step, pair in pairs.items() if not all(map(math.isfinite, pair))]
     if broken:
         first = broken[0]
         both = all(not math.isfinite(loss) for loss in pairs[first])
         text = f"the loss of step {first} is not finite on {'both sides' if both else 'one side'}"
         return LossOutcome(missing=text) if both else LossOutcome(failed=(text,))
-    curves = [make_series(range(len(losses)), losses) for losses in (reference, target)]
+    curves = [make_series(list(losses), list(losses.values())) for losses in (reference, target)]
     held = hold_to_standard("loss", limits, measure(join(*curves)))
     missing = list(held.missing)
     if len(reference) != len(target):
         missing.insert(0, f"the reference has {len(reference)} losses and the target {len(target)}")
     return LossOutcome(held.failed, "; ".join(missing))
+
+
+def find_loss_line(*dtypes: str) -> float:
+    """Return the relative difference of a step's loss that rounding does not explain if the forward before it is aligned.
+
+    It is about 16 times the limit of preset ``default``. A type that is not known is taken for one of 16 bits.
+    """
+    return max(_LINES.get(dtype, _LINES["bfloat16"]) for dtype in dtypes)
+
+
+def judge_first_loss(
+    rows: Sequence[tuple[Measure, Judged]],
+    reference: Mapping[int, float],
+    target: Mapping[int, float],
+    dtypes: tuple[str, str],
+) -> LossOutcome:
+    """Say whether the loss of the first recorded step agrees as well as the forward that it is computed from.
+
+    A run that records the forward of modules alone has the function of the loss in no record: it may divide by another
+    number or leave a mask out, and every record agrees. Losses of later steps follow from an update and are not judged here.
+
+    Args:
+        rows: Every record with its status. If one of the step's forward fails, that says it all.
+        reference: Step -> its loss.
+        target: The same of the target.
+        dtypes: Floating point types that the sides ran in.
+    """
+    if not (reference and target):
+        return LossOutcome()
+    steps = [parse_identity(measure.record).step for measure, _ in rows]
+    step = min(steps, default=0)
+    forward = [row for row, its_step in zip(rows, steps, strict=True) if its_step == step and row[0].phase == FORWARD]
+    statuses = {judged.status for _, judged in forward}
+    left, right = reference.get(step), target.get(step)
+    if left is None or right is None or left == right or statuses & MISALIGNED_STATUSES or statuses & _FLIPPED:
+        return LossOutcome()
+    if not math.isfinite(left) and not math.isfinite(right):
+        return LossOutcome()
+    apart = abs(left - right)
+    share = apart / max(abs(left), abs(right)) if math.isfinite(apart) else math.inf
+    relative, absolute = (_AMPLIFIED * _find_worst(forward, metric) for metric in ("relative_l2", "max_abs_error"))
+    # Both have to be exceeded: a loss near 0 is far off relative to itself, and one that adds up is far off absolutely.
+    if share <= max(find_loss_line(*dtypes), relative) or apart <= absolute:
+        return LossOutcome()
+    text = f"the loss of step {step} is {left:.6g} on the reference and {right:.6g} on the target"
+    if statuses and statuses <= _AGREES and "pass" in statuses:
+        return LossOutcome(failed=(f"{text}, though every record of the forward before it agrees: what computes it differs",))
+    return LossOutcome(missing=f"{text}, and what was compared of the forward before it does not explain that")
+
+
+def _find_worst(rows: Sequence[tuple[Measure, Judged]], metric: str) -> float:
+    """Return the largest error of records, with what an estimate leaves open; 0 without any."""
+    return max((measure.ranges.get(metric, (0.0, measure.metrics.get(metric, 0.0)))[1] for measure, _ in rows), default=0.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from precflow.comparison.measure import Measure
 from precflow.config.schema import PairingRule, RunConfig, ToleranceRule
-from precflow.curves.outcome import CurveOutcome
+from precflow.curves.outcome import LOSS, CurveOutcome
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.coverage import (
@@ -27,7 +27,7 @@ from precflow.judgement.coverage import (
     tally,
 )
 from precflow.judgement.covered import mark_covered
-from precflow.judgement.curves import collect_curves, judge_losses
+from precflow.judgement.curves import LossOutcome, collect_curves, judge_first_loss, judge_losses
 from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
 from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import Condition, list_conditions
@@ -75,7 +75,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     floors: Mapping[str, Floor] = _NO_FLOORS,
     without_floors: str = "",
     settle_choices: SettleChoices | None = None,
-    losses: tuple[Sequence[float], Sequence[float]] = ((), ()),
+    losses: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
     curves: Sequence[CurveOutcome] = (),
 ) -> tuple[list[Judged], Verdict]:
     """Judge a run.
@@ -94,7 +94,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         floors: Identity text -> noise floor, for standards that measure their limits.
         without_floors: Why there are none, in words.
         settle_choices: Marks choices that are near ties and what depends on them; without it they fail.
-        losses: Of each step, on the reference and on the target, for standards that judge them.
+        losses: Step -> its loss, on the reference and on the target. Standards may judge them, and a loss that differs although
+            the forward before it agrees is wrong without one.
         curves: What is said about the curves of the run, which have limits of their own.
 
     Returns:
@@ -117,6 +118,9 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     counted = tally(judged)
     by_losses = {standard.name: judge_losses(standard.losses, *losses) for standard in loaded if standard.losses}
     logged = collect_curves(curves)
+    # Limits of the user's own, of a standard or of the curve of the loss, say more than a fixed line.
+    has_limits = bool(by_losses) or any(curve.name == LOSS and curve.found.compared for curve in curves)
+    loss = LossOutcome() if has_limits or blockers else judge_first_loss(rows, *losses, (reference_dtype, target_dtype))
     not_applied = {standard.name: NOT_EVALUATED for standard in loaded if standard.judges_operators}
     not_applied |= {name: outcome.missing for name, outcome in by_losses.items() if outcome.missing}
     failures = _describe_failures(rows, unrepeatable)
@@ -126,7 +130,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         if standard.name in by_losses
         for text in by_losses[standard.name].failed
     ]
-    failures += logged.failed
+    failures += [*loss.failed, *logged.failed]
     sampled = share_sampled(measures, judged)
     # If a blocker stood in the way, nothing was read on purpose: the blocker is the reason, and not a missing record.
     if measures or not blockers:
@@ -142,6 +146,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         *_describe_unapplied(decisions),
         *(describe_not_applied(name, why) for name, why in not_applied.items()),
         *describe_empty_ends(measures, judged),
+        *([loss.missing] if loss.missing else []),
         *logged.missing,
         # As long as any record could have failed, they are a warning only.
         *(blind_phases if counted.compared and not counted.could_fail else []),

@@ -14,6 +14,7 @@ WIDTH, HEIGHT, LOWER = 1000, 300, 190  # of the two pictures of a curve, in unit
 HALF = 600  # width of each where two curves stand side by side
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 26, 14, 30  # margins
 _TICKS = 5
+_DASH = 3.0  # half the length of the mark of a point that has no neighbours
 _FEWEST_DECADES = 2
 
 
@@ -199,11 +200,15 @@ def _is_drawn(point: Point) -> bool:
 
 
 def _join(places: Sequence[tuple[float, float] | None]) -> tuple[str, ...]:
-    """Return polylines, one for each stretch without a hole."""
-    lines: list[list[str]] = [[]]
+    """Return polylines, one for each stretch without a hole; a point alone becomes a short line, or nobody would see it."""
+    lines: list[list[tuple[float, float]]] = [[]]
     for place in places:
         if place is None:
             lines.append([])
         else:
-            lines[-1].append(f"{place[0]:g},{place[1]:g}")
-    return tuple(" ".join(line * 2 if len(line) == 1 else line) for line in lines if line)
+            lines[-1].append(place)
+    for line in lines:
+        if len(line) == 1:
+            ((x, y),) = line
+            line[:] = [(x - _DASH, y), (x + _DASH, y)]
+    return tuple(" ".join(f"{x:g},{y:g}" for x, y in line) for line in lines if line)

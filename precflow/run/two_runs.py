@@ -14,7 +14,7 @@ import yaml
 
 from precflow import keys
 from precflow.comparison.measure import Measure
-from precflow.curves.outcome import CurveOutcome
+from precflow.curves.outcome import LOSS, CurveOutcome
 from precflow.environment.differences import find_changes
 from precflow.errors import DumpError, StoreError
 from precflow.judgement.floors import MAIN_METRIC
@@ -23,8 +23,8 @@ from precflow.report.model import ReportModel
 from precflow.run.find_runs import NamedRun, refuse_unjudged
 from precflow.run.store import Sealed
 from precflow.stages.compare import read_measures
-from precflow.stages.curves import LOSS, read_outcomes
 from precflow.stages.curves import NAME as CURVES
+from precflow.stages.curves import read_outcomes
 from precflow.stages.dump import identify, is_given, open_dump
 from precflow.stages.introduced import read_conclusion
 from precflow.stages.report import read_model
@@ -384,8 +384,8 @@ def _find_largest_difference(results: _Results) -> float | None:
         # The user's own dump may have been recorded again in its place since that run.
         if dump is None or sealed is None or (dump.sealed and identify(dump.path) != sealed.seal):
             return None
-        losses.append(dump.header.losses)
-    return max((abs(one - other) for one, other in zip(*losses, strict=False)), default=None)
+        losses.append(dump.header.loss_of_step)
+    return max((abs(loss - losses[1][step]) for step, loss in losses[0].items() if step in losses[1]), default=None)
 
 
 def _list_findings(report: ReportModel | None) -> list[str]:

@@ -19,7 +19,7 @@ from precflow import keys, resources
 from precflow.agent.contract import FILES_FOLDER, OUTPUT_FILE
 from precflow.config.schema import SIDES, Curve, RunConfig, plain
 from precflow.curves.limits import LIMITS
-from precflow.curves.outcome import CurveOutcome, HeldStandard, examine, lacking
+from precflow.curves.outcome import LOSS, CurveOutcome, HeldStandard, examine, lacking
 from precflow.curves.reading import read_curve
 from precflow.curves.series import Series, make_series
 from precflow.curves.wanted import Wanted
@@ -31,7 +31,6 @@ from precflow.stages.job import Job, Stage, StageResult
 
 NAME = "curves"
 OUTCOMES_FILE = "curves.json"
-LOSS = "loss"
 
 
 def are_all(config: RunConfig) -> bool:
@@ -120,9 +119,9 @@ def _read(side: str, wanted: Wanted, curve: Curve, job: Job, needs: Mapping[str,
     if curve.file:
         kept = _find_file(folder / FILES_FOLDER, curve.file, side, wanted.name)
         return [read_curve(kept, wanted, f"the {side}'s {curve.file}")]
-    losses = dump.header.losses
+    losses = dump.header.loss_of_step
     if wanted.name == LOSS and losses and not (curve.pattern or curve.column):
-        seen = make_series(range(len(losses)), losses, source=f"the losses in the {side}'s dump")
+        seen = make_series(list(losses), list(losses.values()), source=f"the losses in the {side}'s dump")
         printed = _find_printed(folder / OUTPUT_FILE, wanted, side)
         return [printed if printed is not None and len(printed) > len(seen) else seen]
     if not (folder / OUTPUT_FILE).is_file():

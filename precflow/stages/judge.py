@@ -111,7 +111,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         floors=floors,
         without_floors=_explain_missing_floors(job, needs),
         settle_choices=make_settler(*evidence, judge_inputs(job, needs, *evidence, dtypes), floors),
-        losses=(reference.header.losses, target.header.losses),
+        losses=(reference.header.loss_of_step, target.header.loss_of_step),
         curves=curves.read_outcomes(needs),
     )
     write_lines(folder / JUDGED_FILE, judged)

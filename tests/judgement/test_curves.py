@@ -6,13 +6,18 @@ import pytest
 
 from precflow.config.schema import Tolerance
 from precflow.judgement import standards
-from precflow.judgement.curves import judge_losses
+from precflow.judgement.curves import LossOutcome, find_loss_line, judge_first_loss, judge_losses
+from precflow.judgement.verdicts import Judged
 
 LONG = 1000
 
 
 def limits_of(name):
     return standards.load(name).losses
+
+
+def judge(limits, reference, target):
+    return judge_losses(limits, dict(enumerate(reference)), dict(enumerate(target)))
 
 
 def curve(first, others, *, steps=LONG):
@@ -23,7 +28,7 @@ def curve(first, others, *, steps=LONG):
 
 @pytest.mark.parametrize("name", ["mindformers_migration", "verl_npu", "msprobe_triage"])
 def test_equal_losses_keep_every_standard(name):
-    assert judge_losses(limits_of(name), *curve(0.0, 0.0)).is_met
+    assert judge(limits_of(name), *curve(0.0, 0.0)).is_met
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,7 @@ def test_equal_losses_keep_every_standard(name):
 def test_the_first_loss_at_the_limit(name, reference, below, above):
     steps = 1 if name == "verl_npu" else LONG  # a single step is its own mean
     for off, is_met in ((below, True), (above, False)):
-        outcome = judge_losses(limits_of(name), [reference] * steps, [reference + off, *[reference] * (steps - 1)])
+        outcome = judge(limits_of(name), [reference] * steps, [reference + off, *[reference] * (steps - 1)])
         assert outcome.is_met is is_met
         assert bool(outcome.failed) is not is_met
 
@@ -48,39 +53,39 @@ def test_the_mean_of_the_losses_at_the_limit(reference, off, is_met):
     left = [float(reference)] * LONG
     right = [reference + (off if number % 2 else -off) * (number > 0) for number in range(LONG)]
     off *= LONG / (LONG - 1)
-    assert judge_losses(limits_of("mindformers_migration"), left, right).is_met is is_met
+    assert judge(limits_of("mindformers_migration"), left, right).is_met is is_met
 
 
 def test_differences_on_one_side_fail_where_those_on_both_pass():
     reference = [1.0] * LONG
-    outcome = judge_losses(limits_of("mindformers_migration"), reference, [1.001] * LONG)
+    outcome = judge(limits_of("mindformers_migration"), reference, [1.001] * LONG)
     assert outcome.failed == ("the target's loss is above the reference's in 1 of the steps, and has to fluctuate around it",)
-    assert judge_losses(limits_of("mindformers_migration"), *curve(0.001, 0.001)).is_met
+    assert judge(limits_of("mindformers_migration"), *curve(0.001, 0.001)).is_met
     mixed = [1.001] * 949 + [0.999] * 51
-    assert judge_losses(limits_of("mindformers_migration"), reference, mixed).is_met
+    assert judge(limits_of("mindformers_migration"), reference, mixed).is_met
 
 
 def test_a_short_run_can_fail_and_not_meet_the_migration_standard():
     limits = limits_of("mindformers_migration")
-    short = judge_losses(limits, [1.0] * 999, [1.0] * 999)
+    short = judge(limits, [1.0] * 999, [1.0] * 999)
     assert (short.failed, short.is_met) == ((), False)
     assert "1000 steps or more, and there are 999" in short.missing
-    assert judge_losses(limits, [1.0], [1.1]).failed
+    assert judge(limits, [1.0], [1.1]).failed
 
 
 def test_losses_that_are_missing_or_not_finite():
     limits = limits_of("verl_npu")
-    assert "hold none" in judge_losses(limits, [], [1.0]).missing
-    assert "2 losses and the target 1" in judge_losses(limits, [1.0, 1.0], [1.0]).missing
-    assert judge_losses(limits, [1.0], [math.nan]).failed == ("the loss of step 0 is not finite on one side",)
-    both = judge_losses(limits, [math.nan], [math.inf])
+    assert "hold none" in judge(limits, [], [1.0]).missing
+    assert "2 losses and the target 1" in judge(limits, [1.0, 1.0], [1.0]).missing
+    assert judge(limits, [1.0], [math.nan]).failed == ("the loss of step 0 is not finite on one side",)
+    both = judge(limits, [math.nan], [math.inf])
     assert (both.failed, both.is_met) == ((), False)
-    assert judge_losses(limits, [0.0], [0.0]).is_met
-    assert judge_losses(limits, [0.0], [1e-30]).failed
+    assert judge(limits, [0.0], [0.0]).is_met
+    assert judge(limits, [0.0], [1e-30]).failed
 
 
 @pytest.mark.parametrize(
-    ("losses", "verdict", "met"), [(([1.0], [1.0]), "aligned", True), (([1.0], [2.0]), "misaligned", False)]
+    ("losses", "verdict", "met"), [(({0: 1.0}, {0: 1.0}), "aligned", True), (({0: 1.0}, {0: 2.0}), "misaligned", False)]
 )
 def test_a_run_is_judged_by_its_losses_too(run, measure, losses, verdict, met):
     _, outcome = run([measure()], tolerance=Tolerance(standards=("default", "verl_npu")), losses=losses)
@@ -106,11 +111,77 @@ def test_adding_a_standard_never_loosens_another(run, measure):
     failing = measure(relative_l2=0.5)
     alone, _ = run([failing], tolerance=Tolerance(standards=("default",)))
     for name in ("cann_mixed", "cann_dual", "verl_npu", "assert_close"):
-        judged, outcome = run([failing], tolerance=Tolerance(standards=("default", name)), losses=([1.0], [1.0]))
+        judged, outcome = run([failing], tolerance=Tolerance(standards=("default", name)), losses=({0: 1.0}, {0: 1.0}))
         assert (judged, outcome.verdict) == (alone, "misaligned")
 
 
 def test_what_a_standard_asks_for_and_is_not_checked_is_a_warning(run, measure):
-    _, outcome = run([measure()], tolerance=Tolerance(standards=("default", "msprobe_triage")), losses=([1.0, 1.0], [1.0, 1.0]))
+    _, outcome = run([measure()], tolerance=Tolerance(standards=("default", "msprobe_triage")), losses=({0: 1.0, 1: 1.0},) * 2)
     assert outcome.verdict == "aligned"
     assert any("msprobe_triage also asks for what is not checked: spikes" in text for text in outcome.warnings)
+
+
+FORWARD_ONLY = ({0: 2.0, 1: 1.0}, {0: 2.5, 1: 1.0})
+
+
+def test_a_loss_that_no_record_explains_is_wrong(run, measure):
+    """The forward of the modules agrees, and the function of the loss is in no record."""
+    _, outcome = run([measure()], losses=FORWARD_ONLY)
+    assert outcome.verdict == "misaligned"
+    assert outcome.reasons[0].startswith("the loss of step 0 is 2 on the reference and 2.5 on the target, though every record")
+    _, outcome = run([measure()], losses=({0: 2.0, 1: 1.0}, {0: 2.0, 1: 1.5}))  # follows from an update
+    assert outcome.verdict == "aligned"
+    _, outcome = run([measure()], losses=({0: 2.0}, {0: math.nan}))
+    assert outcome.verdict == "misaligned"
+
+
+def test_a_loss_proves_nothing_where_the_forward_was_not_compared_in_full(run, measure):
+    gradient = measure(record="head/gradient.output.weight", phase="gradient")
+    _, outcome = run([gradient], losses=FORWARD_ONLY)
+    assert outcome.verdict == "inconclusive"
+    assert "does not explain that" in outcome.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"blockers": ("the weights differ",)}, {"tolerance": Tolerance(standards=("default", "verl_npu"))}]
+)
+def test_a_loss_is_not_held_to_a_line_where_something_else_says_more(run, measure, changes):
+    _, outcome = run([measure()], losses=({0: 2.0}, {0: 2.002}), **changes)
+    assert not any("the loss of step 0" in reason for reason in outcome.reasons)
+
+
+def judge_first(measures, left, right, *, status="pass", dtypes=("float32", "float32")):
+    rows = [(measure, Judged(measure.record, status)) for measure in measures]
+    return judge_first_loss(rows, {0: left}, {0: right}, dtypes)
+
+
+def test_the_line_of_a_loss_follows_the_error_of_the_forward(measure):
+    line = find_loss_line("float32", "float32")
+    assert judge_first([measure()], 1.0, 1 - 0.99 * line) == LossOutcome()
+    assert judge_first([measure()], 1.0, 1 - 1.01 * line).failed
+    assert judge_first([measure()], 1.0, 0.98, dtypes=("float32", "bfloat16")) == LossOutcome()
+    assert judge_first([measure(relative_l2=0.01)], 1.0, 0.9) == LossOutcome()  # the recipe allows the forward as much
+    assert judge_first([measure(relative_l2=0.01)], 1.0, 0.5).failed
+    near_zero = judge_first([measure(relative_l2=1e-6)], 1e-6, 3e-6)  # a difference of two large numbers, such as a GAN's
+    assert near_zero == LossOutcome()
+    estimated = measure(ranges={"relative_l2": (0.0, 0.1)})
+    assert judge_first([estimated], 1.0, 0.9) == LossOutcome()
+
+
+@pytest.mark.parametrize("status", ["fail", "near_tie", "not_comparable"])
+def test_a_loss_behind_a_record_that_says_it_already_adds_nothing(measure, status):
+    assert judge_first([measure(), measure()], 1.0, 2.0, status=status) == LossOutcome()
+
+
+@pytest.mark.parametrize("status", ["blind", "undecided", "unpaired_target"])
+def test_a_loss_behind_a_record_without_evidence_is_open(measure, status):
+    outcome = judge_first([measure()], 1.0, 2.0, status=status)
+    assert outcome.missing
+    assert not outcome.failed
+
+
+def test_the_first_recorded_step_is_the_one_that_is_judged(measure):
+    late = measure(record="encoder/linear.0/forward.output.0@7.0")
+    rows = [(late, Judged(late.record, "pass"))]
+    assert judge_first_loss(rows, {7: 1.0}, {7: 2.0}, ("float32", "float32")).failed
+    assert judge_first_loss(rows, {0: 1.0}, {0: 2.0}, ("float32", "float32")) == LossOutcome()

@@ -63,6 +63,9 @@ def test_a_logarithmic_scale_has_no_zero():
     target[50:] += 0.1
     picture = draw_curve(outcome(target))
     assert len(picture.equal) == 50
+    alone = np.where(np.arange(200) == 100, 0.1, 0.0)
+    ((left, height), (right, same)) = places(draw_curve(outcome(LOSS + alone)).difference[0])
+    assert (right > left + 1, height) == (True, same)  # a line of no length would be invisible
     assert draw_curve(outcome(LOSS)).difference == ()
 
 

@@ -256,6 +256,7 @@ class ScriptDump:
             "steps": watcher.steps.finished,
             "micro_batches": list_runs(watcher.steps.micro_batches),
             "skipped": watcher.steps.skipped,
+            "loss_steps": sorted(watcher.losses),  # that of each loss in the header: chosen steps alone are recorded
             "evaluations": watcher.evaluations,
             "models": [model.title for model in watcher.models],
             "compile": "kept" if self._compiles else "eager",

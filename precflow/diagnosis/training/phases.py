@@ -24,6 +24,7 @@ from precflow.dumps.header import Header
 from precflow.dumps.records import Call, Record
 from precflow.environment.reproduction import find_different
 from precflow.judgement.coverage import tally
+from precflow.judgement.curves import find_loss_line
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged, Verdict
 
@@ -35,10 +36,6 @@ STATES = ("aligned", "starts", "misaligned", "inherits", "not_told")
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv", "isend", "irecv")
 """Beginnings of the names of operators that carry tensors between ranks."""
-
-LOSS_LINES: Mapping[str, float] = {"float64": 2.0**-12, "float32": 2.0**-12, "float16": 2.0**-5, "bfloat16": 2.0**-5}
-"""Relative difference of a step's loss that rounding does not explain if the forward before it is aligned: about 16 times the
-limit of preset ``default``, because a loss is a difference of numbers that are larger than it."""
 
 _WORDS = {
     "aligned": "{} aligned",
@@ -296,10 +293,10 @@ def _find_model_inputs(run: RecordedRun) -> dict[tuple[int, int, int, str], Reco
 def _describe_other_loss(reference: Header, target: Header, rows: Mapping[str, Sequence[_Row]]) -> str:
     """Say how the loss of the first recorded step differs, if all of the forward before it agrees; ``""`` if it does not."""
     step = min((row.step for part in PARTS for row in rows[part]), default=0)
-    if any(row.fails and row.step == step for row in rows[FORWARD]) or step >= min(len(reference.losses), len(target.losses)):
+    left, right = (header.loss_of_step.get(step) for header in (reference, target))
+    if any(row.fails and row.step == step for row in rows[FORWARD]) or left is None or right is None:
         return ""
-    left, right = reference.losses[step], target.losses[step]
-    line = max(LOSS_LINES.get(header.dtype, LOSS_LINES["bfloat16"]) for header in (reference, target))
+    line = find_loss_line(reference.dtype, target.dtype)
     both_finite = math.isfinite(left) and math.isfinite(right)
     if math.isclose(left, right, rel_tol=line) if both_finite else math.isfinite(left) == math.isfinite(right):
         return ""

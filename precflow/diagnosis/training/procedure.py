@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 
 from precflow.agent.contract import FORWARD, OPTIMIZER
 from precflow.curves.outcome import CurveOutcome
-from precflow.diagnosis.training.phases import BACKWARD_PART, DATA, LOSS_LINES, PhaseState
+from precflow.diagnosis.training.phases import BACKWARD_PART, DATA, PhaseState
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.header import Header
+from precflow.judgement.curves import find_loss_line
 
 STATES = ("agrees", "differs", "inherits", "noted", "not_told")
 """``noted``: it differs, which proves nothing by itself."""
@@ -129,34 +130,35 @@ def _check_settings(settings: Sequence[str], optimizer: PhaseState) -> Check:
 
 def _check_loss(reference: Header, target: Header, step: int, times: float) -> Check:
     name = f"loss of step {step}"
-    if step >= min(len(reference.losses), len(target.losses)):
+    left, right = (header.loss_of_step.get(step) for header in (reference, target))
+    if left is None or right is None:
         return Check(name, "not_told", "the dumps hold no loss of it")
-    left, right = reference.losses[step], target.losses[step]
     if math.isnan(left) and math.isnan(right):
         return Check(name, "not_told", "it is not a number on either side")
     apart = abs(left - right) / max(abs(left), abs(right)) if left != right else 0.0
-    line = times * max(LOSS_LINES.get(header.dtype, LOSS_LINES["bfloat16"]) for header in (reference, target))
+    line = times * find_loss_line(reference.dtype, target.dtype)
     state = "agrees" if apart <= line else "differs"  # NaN differs
     return Check(name, state, f"{left:.7g} and {right:.7g}, {apart:.2g} apart")
 
 
 def _check_later_losses(reference: Header, target: Header, first: int) -> list[Check]:
     """Return what is known of all later losses: how far they are apart, which no fixed line judges."""
-    pairs = list(zip(reference.losses[first:], target.losses[first:], strict=False))
+    others = target.loss_of_step
+    pairs = {step: (loss, others[step]) for step, loss in reference.loss_of_step.items() if step >= first and step in others}
     if not pairs:
         return []
-    name = f"losses of steps {first} to {first + len(pairs) - 1}"
-    broken = next((step for step, pair in enumerate(pairs, first) if math.isfinite(pair[0]) != math.isfinite(pair[1])), None)
+    name = f"losses of steps {min(pairs)} to {max(pairs)}"
+    broken = next((step for step, pair in pairs.items() if math.isfinite(pair[0]) != math.isfinite(pair[1])), None)
     if broken is not None:
         return [Check(name, "differs", f"that of step {broken} is finite on one side only")]
-    apart = [
-        abs(left - right) / max(abs(left), abs(right)) if left != right and math.isfinite(left) else 0.0
-        for left, right in pairs
-    ]
-    worst = max(range(len(apart)), key=apart.__getitem__)
+    apart = {
+        step: abs(left - right) / max(abs(left), abs(right)) if left != right and math.isfinite(left) else 0.0
+        for step, (left, right) in pairs.items()
+    }
+    worst = max(apart, key=apart.__getitem__)
     if not apart[worst]:
         return [Check(name, "agrees", "equal")]
-    return [Check(name, "noted", f"at most {apart[worst]:.2g} apart, in step {first + worst}; recipe loss_curves judges them")]
+    return [Check(name, "noted", f"at most {apart[worst]:.2g} apart, in step {worst}; recipe loss_curves judges them")]
 
 
 def _check_curve(curve: CurveOutcome) -> Check:
