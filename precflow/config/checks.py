@@ -284,6 +284,12 @@ def _check_ranks(config: RunConfig) -> PathProblems:
 def _check_whatif(config: RunConfig) -> PathProblems:
     if config.whatif and config.target.dump:
         yield ("whatif",), "runs the target again, and target.dump is given: leave one of the two out"
+    for name, side in (("reference", config.reference), ("target", config.target)):
+        if config.whatif and side.log and not side.dump:
+            yield (
+                ("whatif",),
+                f"tries what mends records, and {name}.log is given: curves alone are compared. Leave one of them out",
+            )
     known = whatifs.known_words() if config.whatif else ()
     for number, word in enumerate(config.whatif):
         if word not in known:

@@ -292,11 +292,23 @@ def _describe_unnamed(old: _Results, new: _Results, changed: Mapping[str, Mappin
             notes.append(f"{side}: another dump was given, or it was recorded again")
             continue
         content = [key for key, *_ in keys.changes(before.declared, after.declared) if key.endswith("content")]
+        content = [*(key.removesuffix(".content") for key in content), *find_changed_modules(before.folder, after.folder)]
         if content:
-            notes.append(f"{side}: other content of {', '.join(key.removesuffix('.content') for key in content)}")
+            notes.append(f"{side}: other content of {', '.join(content)}")
         elif before.declared == after.declared and before.key != after.key and not changed.get(side):
             notes.append(f"{side}: recorded again with the same settings: its code, interpreter or machine changed")
     return notes
+
+
+def find_changed_modules(before: Path, after: Path) -> list[str]:
+    """Return the files that a script imported from its folder and that differ between two dumps, without the script itself."""
+    try:
+        headers = [open_dump(folder).header for folder in (before, after)]
+    except DumpError:
+        return []
+    modules = [header.script.get("modules", {}) for header in headers]
+    scripts = {header.script.get("file", "") for header in headers}  # a key of the recipe names it
+    return [name for name, *_ in keys.changes(*modules) if name not in scripts] if all(modules) else []
 
 
 def _parse(report: ReportModel) -> Any:

@@ -193,3 +193,10 @@ def test_a_run_is_in_a_floating_point_type(write, plain, dtype):
 def test_files_outside_of_the_folder_are_refused(write, plain, name):
     with pytest.raises(DumpError, match="outside of its folder"):
         header.read(write({**plain, "files": {name: {"bytes": 0, "blake2b": "00"}}}))
+
+
+@pytest.mark.parametrize("steps", [None, [], [10], [10, "11"], "ab", {"10": 0}])
+def test_losses_are_counted_where_the_header_does_not_say_their_steps(steps):
+    assert header.Header(losses=(2.0, 1.0), script={"loss_steps": [10, 11]}).loss_of_step == {10: 2.0, 11: 1.0}
+    script = {} if steps is None else {"loss_steps": steps}
+    assert header.Header(losses=(2.0, 1.0), script=script).loss_of_step == {0: 2.0, 1: 1.0}

@@ -11,6 +11,7 @@ import pytest
 
 from precflow.agent.contract import FILES_FOLDER, OUTPUT_FILE
 from precflow.config.composition import compose
+from precflow.dumps.header import Header
 from precflow.errors import ConfigError, CurveError
 from precflow.run.find_runs import find_run
 from precflow.run.runner import run
@@ -223,7 +224,7 @@ def test_the_losses_that_capture_saw(composed, monkeypatch, tmp_path):
 
     def open_dump(folder):
         path = dump_stage.open_dump(folder).path
-        return SimpleNamespace(path=path, header=SimpleNamespace(losses=losses[path.name]))
+        return SimpleNamespace(path=path, header=Header(losses=losses[path.name]))
 
     monkeypatch.setattr("precflow.stages.curves.open_dump", open_dump)
     outcome = run(composed("curves.loss.standard=verl_npu"), command="precflow")

@@ -16,7 +16,7 @@ from precflow.run.find_runs import find_run
 from precflow.run.manifest import Manifest
 from precflow.run.pruning import PruneRequest, find_prunable, prune
 from precflow.run.runner import run
-from precflow.run.two_runs import Change, RecordState, compare_runs, is_worse
+from precflow.run.two_runs import Change, RecordState, compare_runs, find_changed_modules, is_worse
 from precflow.sides import launch
 from precflow.verbs.diff import as_plain, render_page, show_difference
 
@@ -122,6 +122,24 @@ def test_losses_are_compared_where_the_dumps_are_still_those_of_the_run(composed
     stage_fixtures.write_pair(tmp_path / "again")
     (tmp_path / "again" / "target").rename(tmp_path / "old" / "target")  # recorded again, in its place
     assert diff("compare_dumps@1", "compare_dumps@2").losses is None
+
+
+def test_a_changed_module_beside_the_script_is_named(tmp_path, stage_fixtures):
+    dumps = []
+    for name, modules in (
+        ("old", {"train.py": "a", "nets/dit.py": "b", "gone.py": "c"}),
+        ("new", {"train.py": "A", "nets/dit.py": "B", "same.py": "d"}),
+        ("newer", {"train.py": "A", "nets/dit.py": "B", "same.py": "d"}),
+        ("no script", {}),
+    ):
+        dump = stage_fixtures.builder.DumpBuilder(tmp_path / name)
+        dump.call("fc1", "linear", [stage_fixtures.HIDDEN], [stage_fixtures.HIDDEN])
+        dump.header_changes = {"script": {"file": "train.py", "modules": modules}}
+        dumps.append(dump.write())
+    old, new, newer, without = dumps
+    assert find_changed_modules(old, new) == ["nets/dit.py", "same.py", "gone.py"]  # the script is a key of the recipe
+    assert find_changed_modules(new, newer) == find_changed_modules(new, without) == []
+    assert find_changed_modules(new, tmp_path / "pruned") == []
 
 
 def test_curves_before_and_after(tmp_path, monkeypatch, capsys):

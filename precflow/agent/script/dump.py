@@ -21,6 +21,7 @@ from precflow.agent.script.files import FileKeeper
 from precflow.agent.script.launch import (
     command_words,
     describe_modules,
+    digest_modules,
     find_script,
     moves_draws,
     name_script,
@@ -261,6 +262,7 @@ class ScriptDump:
             "models": [model.title for model in watcher.models],
             "compile": "kept" if self._compiles else "eager",
             "migration": str(self._request.workload.get("migration", "")),
+            "modules": digest_modules(modules),
             "seeds": {**self._seeds, "sites": find_seeds(modules.items())},
             "files": files.kept,
             "missing_files": files.missing,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import hashlib
 import importlib.util
 import os
 import runpy
@@ -12,7 +13,7 @@ import traceback
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping
 
-from precflow.agent.contract import OUTPUT_FILE, OUTPUT_OF_RANK, script_module
+from precflow.agent.contract import DIGEST_SIZE, OUTPUT_FILE, OUTPUT_OF_RANK, script_module
 from precflow.agent.failures import AgentError
 from precflow.agent.ranks import rank_of
 from precflow.agent.script import migration
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _UNNAMED = "_"  # the key of words that stand without a name
 _PRINTED = "what it printed is in %s" % OUTPUT_FILE
+_INSTALLED = frozenset(("site-packages", "dist-packages"))  # folders of packages
 
 
 def command_words(arguments: Mapping[str, Any]) -> List[str]:
@@ -215,8 +217,27 @@ def _flush() -> None:
 
 
 def describe_modules(folder: str) -> Dict[str, str]:
-    """Return ``file name -> path`` of every module of the user that has been imported from below a folder."""
+    """Return ``file name -> path`` of every module that has been imported from below a folder.
+
+    Packages that are installed there, in a virtual environment beside the script, are not the user's.
+    """
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     root = os.path.abspath(folder) + os.sep
     inside = sorted({os.path.abspath(file) for file in files if isinstance(file, str) and file.endswith(".py")})
-    return {file[len(root) :]: file for file in inside if file.startswith(root)}
+    below = {file[len(root) :]: file for file in inside if file.startswith(root)}
+    # torch.ops says that it is in "_ops.py", and there is no such file.
+    return {name: file for name, file in below.items() if not _INSTALLED & set(name.split(os.sep)) and os.path.isfile(file)}
+
+
+def digest_modules(modules: Mapping[str, str]) -> Dict[str, str]:
+    """Return ``file name -> 32 hex digits`` of modules that were imported; ``""`` for one that cannot be read any more.
+
+    Args:
+        modules: File name -> path.
+    """
+    digests = {}
+    for name, path in modules.items():
+        digests[name] = ""
+        with suppress(OSError), open(path, "rb") as file:
+            digests[name] = hashlib.blake2b(file.read(), digest_size=DIGEST_SIZE).hexdigest()
+    return digests

@@ -2,6 +2,8 @@
 
 import pytest
 
+from precflow import keys
+
 LOOP = """
 import os, sys, torch
 torch.manual_seed(0)
@@ -125,6 +127,21 @@ def test_the_seed_is_set_before_the_script_and_its_own_wins(script, watch):
     assert first.dump.header.script["seeds"] == {"torch": 5, "sites": []}
     own = watch(script(loop()), determinism={"seed": 5}, folder="own")
     assert own.dump.header.script["seeds"] == {"torch": 0, "sites": ["train.py:3 manual_seed"]}
+
+
+def test_the_users_modules_and_the_steps_of_losses_are_written_down(script, watch, tmp_path):
+    installed = tmp_path / "venv" / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "bought.py").write_text("import torch\ntorch.manual_seed(0)\n")
+    (tmp_path / "nets.py").write_text("layers = 2\n")
+    text = "import sys\nsys.path.append('venv/site-packages')\nimport bought, nets\n" + loop()
+    seen = watch(script(text), capture={"step": [1, 2]})
+    assert seen.code == 0, seen.log
+    header = seen.dump.header
+    assert set(header.script["modules"]) == {"train.py", "nets.py"}
+    assert header.script["modules"]["nets.py"] == keys.file_digest(tmp_path / "nets.py")
+    assert header.script["seeds"]["sites"] == ["train.py:6 manual_seed"]
+    assert list(header.loss_of_step) == [1, 2]
 
 
 def test_modules_of_one_step_are_told_apart_by_a_copy_and_a_pickle(script, watch):
