@@ -286,10 +286,7 @@ def _check_whatif(config: RunConfig) -> PathProblems:
         yield ("whatif",), "runs the target again, and target.dump is given: leave one of the two out"
     for name, side in (("reference", config.reference), ("target", config.target)):
         if config.whatif and side.log and not side.dump:
-            yield (
-                ("whatif",),
-                f"tries what mends records, and {name}.log is given: curves alone are compared. Leave one of them out",
-            )
+            yield ("whatif",), f"mends records, and with {name}.log curves alone are compared: leave one of the two out"
     known = whatifs.known_words() if config.whatif else ()
     for number, word in enumerate(config.whatif):
         if word not in known:

@@ -36,7 +36,7 @@ def test_known_words_are_taken_and_one_needs_no_list(word):
         (["whatif=PF105"], "`PF105` is no what-if"),
         (["whatif=[top,top]"], "names a what-if twice"),
         (["whatif=top", "target.dump=/tmp"], "runs the target again, and target.dump is given"),
-        (["whatif=top", "reference.log=/tmp"], "curves alone are compared"),
+        (["whatif=top", "reference.log=/tmp"], "with reference.log curves alone are compared"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_before_anything_runs(words, problem):
