@@ -38,6 +38,7 @@ FILES_OF_RANK = "files-rank%d"  # the same of the ranks from 1 on
 PLAIN_FILE = "plain-rank%d.json"  # what the optimizers of a script left, run without hooks
 NOISE_FILE = "noise.json"  # what action "noise" writes last, beside the folders of its dumps
 NOISES = ("jitter", "chunks", "weights")  # its disturbances, in order; each has a dump in a folder of its name
+CHOICES_FILE = "choices.json"  # the reference's choices that a run is given, see ``session/given_choices.py``
 WHATIF_FILE = "whatif.json"  # what action "whatif" writes last, beside the folders of its dumps
 UNCHANGED = "unchanged"  # the arm of action "whatif" in which nothing is changed
 CALLS_FILE = "calls.jsonl"  # what actions "evaluate" and "replay" read: calls with their tensors, see ``replay/calls.py``

@@ -177,6 +177,7 @@ class Request(NamedTuple):
     resume: bool
     first_run: str  # folder of the dump of an earlier run of a script, which this one is compared with
     plain_run: str  # folder of an earlier run of a script without hooks (action ``plain``), the same
+    choices: str = ""  # file with the reference's choices, which the run is given in place of its own
     arms: Tuple[Arm, ...] = ()
     rounds: int = 0
     ranks: int = 1
@@ -255,6 +256,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         resume=reader.flag("resume", default=False),
         first_run=reader.value("first_run", "", str),
         plain_run=reader.value("plain_run", "", str),
+        choices=reader.value("choices", "", str),
         arms=tuple(_parse_arm(section) for section in reader.sections("arms")),
         rounds=reader.value("rounds", 0, int),
         ranks=reader.positive("ranks", 1),

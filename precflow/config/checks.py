@@ -292,6 +292,11 @@ def _check_whatif(config: RunConfig) -> PathProblems:
         if word not in known:
             hint = did_you_mean(word, known) or f" There are {', '.join(whatifs.WORDS)} and those of  precflow ls whatif"
             yield ("whatif", str(number)), f"`{word}` is no what-if, and no rule that one confirms.{hint}"
+        elif word == whatifs.REFERENCE_CHOICE and max(config.reference.ranks, config.target.ranks) > 1:
+            yield ("whatif", str(number)), f"`{word}` is for sides of one process, and one has several ranks"
+        elif word == whatifs.REFERENCE_CHOICE and config.determinism.observer == CHECKED:
+            message = f"`{word}` gives choices to calls that are recorded, and determinism.observer={CHECKED} records none"
+            yield ("whatif", str(number)), message
     if len(set(config.whatif)) < len(config.whatif):
         yield ("whatif",), "names a what-if twice"
 

@@ -12,6 +12,7 @@ device: nothing can be said about it by comparison. So the graph of each side is
 
 What agrees in spite of the near tie keeps its status. A choice that differs by more than noise fails, and so does what depends
 on it. Where the values that were chosen between were not kept, the choice is undecided; where they are blind, so is the choice.
+If the target was given the reference's choices (:mod:`precflow.diagnosis.given_choices`), nothing depends on its own.
 """
 
 from __future__ import annotations
@@ -171,6 +172,7 @@ class _Settling:
         self._judge_input = judge_input
         self._floors = floors
         self._calls = [{record.text: call for call in dump.calls() for record in call.outputs} for dump in self._dumps]
+        self._given = _list_given(target)
         self._settled: dict[str, Judged] = {}
         self._contents: dict[tuple[str, str], Judged] = {}  # of near ties: a module hands on what its operator chose
 
@@ -183,7 +185,8 @@ class _Settling:
             """Decide a choice that depends on no earlier one."""
             if record.text in flipped and record.text not in choices:
                 choice = self._decide_choice(nodes[0], node, record.text)
-                if choice is not None:
+                # Where the target was given the reference's choice, its own was recorded, and nothing was computed from it.
+                if choice is not None and record.text not in self._given:
                     choices[record.text] = choice
             return choices.get(record.text)
 
@@ -327,6 +330,11 @@ class _Settling:
 def _text_of(nodes: _Nodes, output: OutputKey) -> str:
     key, index = output
     return next((record.text for record in nodes[key].call.outputs if record.index == index), "")
+
+
+def _list_given(dump: Evidence) -> frozenset[str]:
+    """Return the identity texts of the choices that were recorded, and replaced by the reference's for all that is behind."""
+    return frozenset(dump.header.determinism.get("choices_given", ()))
 
 
 def _list_outside(dump: Evidence) -> frozenset[str]:

@@ -172,7 +172,7 @@ def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Map
         return None
     sides: dict[str, Any] = {}
     for name, dump, call in (("reference", reference, pair.reference), ("target", target, pair.target)):
-        inputs, outputs = (list(_locate_all(dump, records, moved=call.movement)) for records in (call.inputs, call.outputs))
+        inputs, outputs = (list(locate_all(dump, records, moved=call.movement)) for records in (call.inputs, call.outputs))
         if None in inputs or None in outputs or not inputs:
             return None
         sides[name] = {"inputs": inputs, "outputs": outputs}
@@ -188,7 +188,7 @@ def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Map
     }
 
 
-def _locate_all(dump: Located, records: Sequence[Record], *, moved: bool) -> Iterator[Mapping[str, Any] | None]:
+def locate_all(dump: Located, records: Sequence[Record], *, moved: bool) -> Iterator[Mapping[str, Any] | None]:
     """Yield where tensors lie, and ``None`` for one that is not stored; of movement the agent needs only content ids."""
     for record in records:
         try:

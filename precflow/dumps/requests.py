@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import CHECKED, LEFT_OUT, NOISES, NONE, REQUEST_SCHEMA
+from precflow.agent.contract import API, CHECKED, FORWARD, LEFT_OUT, NOISES, NONE, OPERATOR, REQUEST_SCHEMA
 from precflow.config.schema import MixedPrecision, RunConfig, Side, plain
+from precflow.config.sections.whatifs import REFERENCE_CHOICE
 from precflow.config.vocabulary import ESCALATING
 
 CaptureRules = Sequence[Mapping[str, Any]]
 
 _OF_CAPTURE = tuple("level phase scope step rank detail rules budget keep_last fine weights".split())  # these change a dump
+CHOICES = tuple("topk argmax argmin sort argsort max min median nanmedian mode kthvalue cummax cummin multinomial".split())
+"""Operators whose choices are given even where not every call is kept with its tensors."""
 _FIRST_DETAIL, _SECOND_DETAIL = "sketch", "tensors"  # of escalating capture: of everything, then of the suspect region
 _NO_FAULT: Mapping[str, Any] = {"name": "", "rules": []}
+_GIVEN: Mapping[str, Any] = {"choices": "reference"}  # the stage puts the file that holds them in its place
 _OF_WORKLOAD = ("model", "inputs", "loss", "optimizer", "mode")
 _OF_SCRIPT = ("script", "arguments", "compile", "evaluation", "stop_early", "files")
 _OF_DETERMINISM = ("seed", "algorithms", "random_numbers", "dropout", "repeat")
@@ -40,6 +44,7 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
         "ranks": settings.ranks,
         "emulate": dict(emulate),
         **_describe_precision(settings),
+        **(_GIVEN if side == "target" and gives_choices(config) else {}),
         "workload": _describe_workload(config, settings),
         "determinism": {
             **_part(config.determinism, _OF_DETERMINISM),
@@ -49,6 +54,11 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
         },
         "capture": _capture(config, region),
     }
+
+
+def gives_choices(config: RunConfig) -> bool:
+    """Tell whether the target is given the reference's choices in place of its own."""
+    return REFERENCE_CHOICE in config.whatif
 
 
 def describe_noise(config: RunConfig, dtype: str) -> dict[str, Any]:
@@ -152,9 +162,13 @@ def _capture(config: RunConfig, region: CaptureRules | None) -> dict[str, Any]:
     capture = _part(config.capture, _OF_CAPTURE)
     capture["fills"] = [float(constant) for constant in config.tolerance.fills]
     rules = [{key: value for key, value in rule.items() if key != "because"} for rule in capture["rules"]]
+    # A choice can be given, in both passes, only where it is recorded, and judged only if what was chosen between is kept.
+    kept = {"operator": [*CHOICES], "level": [API, OPERATOR], "phase": [FORWARD], "detail": _SECOND_DETAIL}
+    first = [kept] if gives_choices(config) and capture["detail"] != _SECOND_DETAIL else []
     if region is not None:  # the first rule that matches a call decides, so the last one leaves out all other calls
-        return {**capture, "detail": _SECOND_DETAIL, "rules": [*region, {"detail": NONE}]}
-    return {**capture, "detail": _FIRST_DETAIL if capture["detail"] == ESCALATING else capture["detail"], "rules": rules}
+        return {**capture, "detail": _SECOND_DETAIL, "rules": [*first, *region, {"detail": NONE}]}
+    detail = _FIRST_DETAIL if capture["detail"] == ESCALATING else capture["detail"]
+    return {**capture, "detail": detail, "rules": [*first, *rules]}
 
 
 def _part(section: object, keys: Sequence[str]) -> dict[str, Any]:

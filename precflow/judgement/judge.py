@@ -10,6 +10,7 @@ from pathlib import Path
 
 from precflow.comparison.measure import Measure
 from precflow.config.schema import PairingRule, RunConfig, ToleranceRule
+from precflow.config.sections.whatifs import REFERENCE_CHOICE, can_give_choices
 from precflow.curves.outcome import LOSS, CurveOutcome
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
@@ -246,7 +247,7 @@ def _describe_missing(rows: Rows, counted: Tally, config: RunConfig, sampled: fl
     texts += _describe_undecided(rows, config, second_pass=second_pass)
     if counted.coverage < minimum or not counted.compared:
         texts += _describe_status(rows, "sampled_out", "cannot be compared")
-        texts += _describe_dependent(rows)
+        texts += _describe_dependent(rows, config)
     if not counted.compared:
         texts.append(f"nothing was compared of {records_in_words(counted.total)}")
     elif counted.coverage < minimum:
@@ -261,8 +262,8 @@ def _describe_missing(rows: Rows, counted: Tally, config: RunConfig, sampled: fl
     return texts
 
 
-def _describe_dependent(rows: Rows) -> list[str]:
-    """Say how many records depend on choices that differ, and which choice is the first."""
+def _describe_dependent(rows: Rows, config: RunConfig) -> list[str]:
+    """Say how many records depend on choices that differ, what would compare them, and which choice is the first."""
     dependent = sum(record.status == "not_comparable" for _, record in rows)
     if not dependent:
         return []
@@ -272,7 +273,12 @@ def _describe_dependent(rows: Rows) -> list[str]:
         return [f"{records_in_words(dependent)} {verb} not comparable: they depend on a choice that is undecided or blind"]
     measure, record = ties[0]
     depend = f"depend{'s' * (dependent == 1)} on {_count_ties(len(ties))}"
-    return [f"{records_in_words(dependent)} {depend} and {verb} not comparable, first {measure.name}: {record.reason}"]
+    count = records_in_words(dependent)
+    if not can_give_choices(config) or REFERENCE_CHOICE in config.whatif:
+        return [f"{count} {depend} and {verb} not comparable, first {measure.name}: {record.reason}"]
+    # Ahead of the reason, which screens may cut.
+    remedy = f"whatif=[{REFERENCE_CHOICE}] compares {'it' if dependent == 1 else 'them'}, at the reference's choices"
+    return [f"{count} {depend} and {verb} not comparable; {remedy}. First {measure.name}: {record.reason}"]
 
 
 def _describe_near_ties(rows: Rows) -> list[str]:

@@ -156,7 +156,7 @@ def examine(
     if first is None or first.reference.shape != first.target.shape or reference.shape != target.shape:
         return None
     if name in _SELECTIONS:
-        return _examine_selection(first, _find_dimension(name, arguments), reference, target)
+        return _examine_selection(first, find_dimension(name, arguments), reference, target)
     if name in _COMPARISONS:
         other = list(inputs.values())[1] if len(inputs) > 1 else _read_number(arguments, first)
         return None if other is None else _examine_comparison(first, other, reference, target)
@@ -166,8 +166,13 @@ def examine(
     return None
 
 
-def _find_dimension(name: str, arguments: Mapping[str, str]) -> int | None:
-    position, default = _SELECTIONS[name]
+def find_dimension(operator: str, arguments: Mapping[str, str]) -> int | None:
+    """Return the dimension along which a selection's indices count; ``None`` if they count all elements as one row.
+
+    >>> find_dimension("topk", {"1": "2"}), find_dimension("argmax", {}), find_dimension("median", {"1": "0"})
+    (-1, None, 0)
+    """
+    position, default = _SELECTIONS[base_name(operator)]
     text = arguments.get("dim", arguments.get("axis", arguments.get(position, "")))
     try:
         return int(text)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from precflow import keys
 from precflow.agent import intake, redaction
-from precflow.agent.contract import CHECKED, CHECKSUM, HEADER_FILE, NONE, WHEN_NEEDED, script_module
+from precflow.agent.contract import CHECKED, CHECKSUM, CHOICES_FILE, HEADER_FILE, NONE, WHEN_NEEDED, script_module
 from precflow.config.trust import TARGET
 from precflow.config.vocabulary import SEEDED, names_file
+from precflow.diagnosis.given_choices import write_choices
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import CaptureRules, describe_side, dump_request
 from precflow.environment.requirements import check_free_disk, refuse_missing
@@ -27,11 +29,11 @@ GIVEN_FILE = "given.json"
 _KNOWN = frozenset(["precflow", "torch"])  # no digest of their code is taken: every key has their versions
 
 
-def stage(side: str) -> Stage:
-    """Return the stage that runs and records one side."""
+def stage(side: str, *, given_choices: bool = False) -> Stage:
+    """Return the stage that runs and records one side; with ``given_choices`` it goes on with the reference's choices."""
     return Stage(
         name=f"dump.{side}",
-        needs=(f"environment.{side}",),
+        needs=(f"environment.{side}", *(("dump.reference",) if given_choices else ())),
         declare=functools.partial(declare, side),
         make=functools.partial(_make, side),
         locate=functools.partial(locate, side),
@@ -136,12 +138,49 @@ def locate(side: str, job: Job) -> Mapping[str, Any]:
 
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    del needs
-    return record(side, job, folder, keys.digest(declare(side, job)))
+    return record(side, job, folder, keys.digest(declare(side, job)), reference=needs.get("dump.reference"))
 
 
-def record(side: str, job: Job, folder: Path, declared_key: str, region: CaptureRules | None = None) -> StageResult:
-    """Run a side and record it; with a ``region`` (second pass), record only the calls in it.
+@contextmanager
+def hand_over_choices(folder: Path, reference: Path | None) -> Iterator[dict[str, str]]:
+    """Write the reference's choices into a file for an agent, and remove it afterwards: it has paths of this machine.
+
+    Args:
+        folder: Where the agent works.
+        reference: The reference's dump; ``None`` if the run makes its own choices.
+
+    Yields:
+        The part of a request that names the file, if there is one.
+    """
+    if reference is None:
+        yield {}
+        return
+    path = folder.resolve() / CHOICES_FILE
+    write_choices(path, open_dump(reference))
+    try:
+        yield {"choices": str(path)}
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def record(  # noqa: PLR0913  a side, and what its run is made of
+    side: str,
+    job: Job,
+    folder: Path,
+    declared_key: str,
+    *,
+    region: CaptureRules | None = None,
+    reference: Path | None = None,
+) -> StageResult:
+    """Run a side and record it.
+
+    Args:
+        side: ``reference`` or ``target``.
+        job: This run.
+        folder: Where the dump goes.
+        declared_key: Hash of what was declared.
+        region: Rules of a second pass, which records only the calls that they select.
+        reference: The dump whose choices the side is given; ``None`` if it makes its own.
 
     Raises:
         SideError: The side refused, crashed, hung, or left no result.
@@ -157,13 +196,15 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
         trusted=job.trusted,
         import_paths=job.import_paths,
         region=region,
-        # A killed attempt left these; its finished steps are not run again, unless they are to be compared with plain ones.
-        resume=any(folder.glob("rank*")) and job.config.determinism.observer != CHECKED,
+        # A killed attempt left these; its finished steps are not run again, unless they are to be compared with plain ones or
+        # are given choices, which only a recorded step is.
+        resume=any(folder.glob("rank*")) and job.config.determinism.observer != CHECKED and reference is None,
     )
     if job.config.workload.script:
         _run_script(side, job, request, folder)
     else:
-        ask_agent(job, side, request, folder)
+        with hand_over_choices(folder, reference) as choices:
+            ask_agent(job, side, {**request, **choices}, folder)
     header = Dump.open(folder).header
     words = [f"{header.counts['records']} records", f"{header.counts['bytes'] / 1e6:.0f} MB"]
     if header.script:
@@ -172,6 +213,9 @@ def record(side: str, job: Job, folder: Path, declared_key: str, region: Capture
         words += [f"no file for {', '.join(missing)}"] if missing else []
     if header.observer.checked:
         words.append("changed by watching" if header.observer.different else "the same bits without capture")
+    if "choices_given" in header.determinism:
+        given = len(header.determinism["choices_given"])
+        words.append(f"given the reference's choice at {given} call{'s' * (given != 1)}")
     if header.repeat.checked:
         different = len(header.repeat.different)
         words.append(f"{different} not repeatable" if different else f"repeats {header.repeat.how}")

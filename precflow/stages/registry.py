@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from precflow.config.schema import SIDES, RunConfig
+from precflow.config.sections.whatifs import REFERENCE_CHOICE
 from precflow.config.vocabulary import ESCALATING
+from precflow.dumps.requests import gives_choices
 from precflow.stages import (
     advise,
     compare,
@@ -27,8 +29,6 @@ from precflow.stages.second_pass import region, second_dump
 
 FIRST = (determinism.STAGE, compare.STAGE, judge.STAGE, localize.STAGE)
 SECOND = (
-    second_dump.stage("reference"),
-    second_dump.stage("target"),
     determinism.SECOND,
     compare.SECOND,
     judge.SECOND,
@@ -68,17 +68,21 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
     if curves.are_all(config):
         return _compare_curves_alone(config)
     probes = [environment.stage(side) for side in ("reference", "target") if not getattr(config, side).dump]
+    given = {"reference": False, "target": gives_choices(config)}
     dumps = [
-        dump.make_given_stage(side) if getattr(config, side).dump else dump.stage(side) for side in ("reference", "target")
+        dump.make_given_stage(side) if getattr(config, side).dump else dump.stage(side, given_choices=given[side])
+        for side in given
     ]
     escalating = escalates(config)
     both = escalating and second_pass
-    passes = [*([region.STAGE] if escalating else []), *(SECOND if both else [])]
+    again = [second_dump.stage(side, given_choices=given[side]) for side in given]
+    passes = [*([region.STAGE] if escalating else []), *([*again, *SECOND] if both else [])]
     evaluates = not config.stages or introduced.NAME in config.stages
     floors = floors and noise.is_planned(config)
     tried = [
         whatif.stage(word, second_pass=both, evaluates=evaluates, floors=floors)
         for word in (config.whatif if whatif.is_planned(config) else ())
+        if word != REFERENCE_CHOICE  # that is no run more, but the target's own run with other choices
     ]
     tabulates = operators.is_planned(config)
     compares = bool(config.curves) and (not config.stages or curves.NAME in config.stages)

@@ -53,7 +53,7 @@ from precflow.diagnosis.advice.whatif_files import WhatIf
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.findings import Suspect
 from precflow.dumps.reader import Dump
-from precflow.dumps.requests import dump_request
+from precflow.dumps.requests import dump_request, gives_choices
 from precflow.dumps.views.paired import see_through_rules
 from precflow.errors import SideError
 from precflow.judgement.judge import judge
@@ -61,7 +61,7 @@ from precflow.stages import introduced, noise
 from precflow.stages.advise import collect_evidence, read_findings
 from precflow.stages.artifacts import read_lines, read_plain, read_value, write_lines, write_value
 from precflow.stages.compare import choose_executor, read_measures
-from precflow.stages.dump import open_dump
+from precflow.stages.dump import hand_over_choices, open_dump
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 from precflow.stages.judge import find_dtypes, judge_inputs
 from precflow.stages.second_pass.passes import latest, newest
@@ -191,7 +191,10 @@ class _Runs:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir()
             try:
-                ask_agent(self.job, "target", self._request(work, arms, everything=everything, rounds=rounds), work)
+                reference = self.needs["dump.reference"] if gives_choices(self.job.config) else None
+                with hand_over_choices(work, reference) as choices:
+                    request = self._request(work, arms, everything=everything, rounds=rounds)
+                    ask_agent(self.job, "target", {**request, **choices}, work)
             except SideError as error:
                 self.broke = True
                 return dict.fromkeys(names, ArmRun(problem=error.message))

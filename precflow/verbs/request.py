@@ -13,6 +13,7 @@ from typing import Any
 
 from precflow.agent import redaction
 from precflow.config.schema import Side
+from precflow.config.sections.whatifs import REFERENCE_CHOICE
 from precflow.config.vocabulary import ESCALATING
 from precflow.errors import ConfigError, StoreError
 from precflow.verbs import make_parser, say, write
@@ -88,6 +89,11 @@ def build_request(composed: Any, side: str, *, out: str, import_paths: Sequence[
         raise ConfigError(
             "capture=escalating looks again into what the first pass found, which one request cannot ask",
             next_step="capture=tensors, or capture=sketch with capture.rules for what is to be looked into",
+        )
+    if side == "target" and REFERENCE_CHOICE in config.whatif:
+        raise ConfigError(
+            f"whatif={REFERENCE_CHOICE} takes the reference's choices out of its dump, which one request does not carry",
+            next_step="run the target from a machine that has the reference's dump, with target.launcher or target.interpreter",
         )
     absent = (
         []

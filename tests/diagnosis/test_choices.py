@@ -14,9 +14,9 @@ SCORES = np.array([[0.3, 0.7, 0.1], [0.5, 0.49999, 0.1]], np.float32)
 NEARER = np.array([[0.3, 0.7, 0.1], [0.49999, 0.5, 0.1]], np.float32)  # the second row's winner is another one
 
 
-def forward(hand_made, make_header, scores, *, chosen=None, rows=None, extra=False):
+def forward(hand_made, make_header, scores, *, chosen=None, rows=None, extra=False, given=()):
     """Return a dump: scores -> argmax -> a module that returns it, an expert that gets the rows, and a norm of the scores."""
-    dump = hand_made(header=make_header())
+    dump = hand_made(header=replace(make_header(), determinism={"choices_given": list(given)} if given else {}))
     probabilities = dump.operator("gate", "softmax", {"value": scores}, value=scores)
     picked = scores.argmax(-1) if chosen is None else chosen
     index = dump.operator("gate", "argmax", probabilities, value=picked, arguments={"dim": "-1"})
@@ -193,3 +193,17 @@ def test_a_choice_between_values_that_could_not_have_failed_is_blind_and_no_near
     assert "any other values would have passed as well" in found["gate / argmax"].reason
     assert found["expert / linear"].status == "not_comparable"
     assert "depends on the choice between blind values at gate / argmax" in found["expert / linear"].reason
+
+
+ARGMAX = "gate/argmax.0/forward.output.0"
+
+
+def test_nothing_depends_on_a_choice_in_whose_place_the_target_was_given_the_reference_s(settle):
+    settled = settle({"gate / argmax": "fail", "expert / linear": "fail"}, target={"given": [ARGMAX]})
+    assert settled["gate / argmax"].status == "near_tie"
+    assert settled["expert / linear"].status == "fail", "it had the reference's choice, so it is a fault of its own"
+
+
+def test_a_choice_beyond_the_noise_fails_although_the_reference_s_was_given(settle):
+    wrong = {"given": [ARGMAX], "chosen": np.array([2, 0])}
+    assert settle({"gate / argmax": "fail"}, target=wrong)["gate / argmax"].status == "fail"

@@ -6,6 +6,7 @@ import pytest
 from precflow.agent import request as agents
 from precflow.config.schema import Capture, CaptureRule, Determinism, Emulate, RunConfig, Side, Site, Tolerance, Workload
 from precflow.dumps.requests import describe_side, dump_request, environment_request
+from precflow.judgement.near_ties import is_draw, is_selection
 
 RULES = ({"operator": "addmm", "rule": "scale", "factor": 1.01},)
 
@@ -123,6 +124,24 @@ def test_the_second_pass_keeps_the_tensors_of_the_region_and_nothing_else(config
     assert request.capture.budget == 100
     assert request.determinism.repeat is False
     assert describe_side(escalating, "target", region=region) != describe_side(escalating, "target")
+
+
+def test_choices_of_the_reference_change_the_target_s_key_and_what_both_sides_keep_of_choices(config):
+    plain = dataclasses.replace(config, capture=Capture(detail="sketch"))
+    given = dataclasses.replace(plain, whatif=("reference_choice",))
+    assert "choices" not in describe_side(plain, "target")
+    assert [describe_side(given, side).get("choices") for side in ("reference", "target")] == [None, "reference"]
+    for side in ("reference", "target"):
+        (rule,) = describe_side(given, side)["capture"]["rules"]
+        assert rule["detail"] == "tensors"
+        assert all(is_selection(name) or is_draw(name) for name in rule["operator"])
+        assert describe_side(given, side, region=[{"match": ["a"]}])["capture"]["rules"] == [
+            rule,
+            {"match": ["a"]},
+            {"detail": "none"},
+        ]
+    everything = dataclasses.replace(given, capture=Capture(detail="tensors"))
+    assert describe_side(everything, "reference") == describe_side(dataclasses.replace(everything, whatif=()), "reference")
 
 
 def test_going_on_is_asked_for_and_changes_no_key(config, tmp_path):

@@ -49,8 +49,10 @@ def measure():
 def run():
     """Return a function that judges measures with the parts of a recipe that count; by fixed limits if none are given."""
 
-    def judged(measures, *, tolerance=None, accepted=(), coverage=None, dtypes=("float32", "float32"), today=DAY, **more):
-        config = RunConfig(tolerance=tolerance or FIXED, accepted=tuple(accepted))
+    def judged(
+        measures, *, tolerance=None, accepted=(), coverage=None, dtypes=("float32", "float32"), today=DAY, changes=None, **more
+    ):
+        config = replace(RunConfig(tolerance=tolerance or FIXED, accepted=tuple(accepted)), **(changes or {}))
         config = replace(config, coverage=coverage) if coverage else config
         return judge(measures, config, reference_dtype=dtypes[0], target_dtype=dtypes[1], today=today, **more)
 

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from precflow.config.schema import Coverage, Limits, Tolerance, ToleranceRule
+from precflow.config.schema import Coverage, Limits, Side, Tolerance, ToleranceRule, Workload
 from precflow.judgement.verdicts import VERDICTS
 from precflow.metrics import METRICS
 
@@ -272,12 +272,29 @@ def test_what_depends_on_a_near_tie_lowers_the_coverage_and_never_fails(measure,
     _, verdict = run(measures, settle_choices=settle)
     assert (verdict.verdict, verdict.compared, verdict.total) == ("inconclusive", 8, 9)
     assert verdict.reasons[0].startswith(
-        "1 record depends on 1 near tie and is not comparable, first encoder.layers.0.mlp / topk"
+        "1 record depends on 1 near tie and is not comparable; whatif=[reference_choice] compares it, at the reference's"
+        " choices. First encoder.layers.0.mlp / topk"
     )
     assert verdict.standards == {"default": True}
     _, allowed = run(measures, settle_choices=settle, coverage=Coverage(minimum=0.8))
     assert (allowed.verdict, allowed.reasons) == ("aligned", ())
     assert any("1 record behind not comparable" in text for text in allowed.warnings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"target": Side(dump="b/")},
+        {"target": Side(ranks=2)},
+        {"workload": Workload(script="train.py")},
+        {"whatif": ("reference_choice",)},
+    ],
+    ids=["a given dump", "several ranks", "a script", "done already"],
+)
+def test_choices_are_offered_only_to_a_target_that_can_take_them(measure, run, changes):
+    measures = [integers(measure), measure(operator="add", relative_l2=1.0)]
+    _, verdict = run(measures, settle_choices=settled_as(topk="near_tie", add="not_comparable"), changes=changes)
+    assert verdict.reasons[0].startswith("1 record depends on 1 near tie and is not comparable, first")
 
 
 def test_a_fault_beside_near_ties_is_still_a_fault(measure, run):

@@ -1,5 +1,8 @@
 """Every stage comes after what it needs."""
 
+from dataclasses import replace
+
+from precflow.config.schema import Capture, RunConfig
 from precflow.config.vocabulary import WORDS
 from precflow.stages import registry
 
@@ -22,6 +25,14 @@ def test_a_given_dump_runs_no_environment(pair, job_of):
         "advise",
         "report",
     ]
+
+
+def test_a_target_that_is_given_the_reference_s_choices_comes_after_it_and_is_no_run_more():
+    config = replace(RunConfig(), capture=Capture(detail="escalating"), whatif=("reference_choice", "top"))
+    stages = {stage.name: stage for stage in registry.instances(config)}
+    givers = {"dump.target", "dump.target@2"}
+    assert {name for name, stage in stages.items() if "dump.reference" in stage.needs and stage.kind == "dump"} == givers
+    assert [name for name in stages if name.startswith("whatif.")] == ["whatif.top"]
 
 
 def test_kinds_are_the_names_that_people_type(pair, job_of):

@@ -82,6 +82,7 @@ def test_what_the_job_has_to_do_is_told(capsys, words, sites):
         ([], "one side"),
         (["sides=[]"], "one side"),
         (["sides=[target]", "capture=escalating"], "one request cannot ask"),
+        (["sides=[target]", "whatif=reference_choice"], "out of its dump, which one request does not carry"),
         (["sides=[target]", "~workload.model"], "nothing to run"),
         (["sides=[target]", "target.devise=npu"], "Did you mean  target.device"),
     ],

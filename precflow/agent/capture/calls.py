@@ -103,6 +103,10 @@ class OperatorCalls:
             state: TensorState = record["state"]
             wrote = id(tensor) in written_ids or state.address not in given_storages
             self._lines.sources.note_output(tensor, (order, index), wrote=wrote, state=state)
+        if self._lines.substitute is not None:
+            named = {self._lines.identify(running.heading, index): tensor for index, tensor in produced}
+            for tensor in self._lines.substitute(named, [tensor for _, tensor in running.tensors]):
+                self._lines.note_write(tensor)
         return order
 
     def note_possible_writes(self, tensors: List[TensorWithPath]) -> None:

@@ -34,6 +34,8 @@ _SHAPE_ONLY = Choice(NONE, None)
 _OWN = 4  # the first statistics (extremes and sums) differ from tensor to tensor; the others are counts
 
 Record = Dict[str, Any]  # one tensor of a line, with the ticket of its measurement
+Substitute = Callable[["Mapping[str, torch.Tensor]", "Sequence[torch.Tensor]"], "Sequence[torch.Tensor]"]
+"""Takes the outputs of a recorded operator by identity text, and its inputs; returns the outputs whose values it replaced."""
 
 
 class Heading(NamedTuple):
@@ -83,6 +85,7 @@ class Lines:
         sources: Which call's output a tensor is.
         records: Number of tensor records so far, in all steps.
         before_reading: Called with the tensors that are about to be described.
+        substitute: Called with what an operator returned, once it is described; see :data:`Substitute`.
     """
 
     def __init__(  # noqa: PLR0913  the options of a recorder
@@ -100,6 +103,7 @@ class Lines:
         self.sources = Sources(self._storages)
         self.records = 0
         self.before_reading: Optional[Callable[[Sequence[torch.Tensor]], None]] = None
+        self.substitute: Optional[Substitute] = None
         self._writer = writer
         self._weights = weights
         self._measurer: Measurer = measurer or MeasurementCache(writer, self._storages, fine=fine)
@@ -224,6 +228,15 @@ class Lines:
             self.flush()
         return order
 
+    def identify(self, heading: Heading, index: str) -> str:
+        """Return the identity text of an output of a call in this step."""
+        module_call, operator = heading.module_call, operator_of(heading.level, heading.operator)
+        # The ordinal differs from call to call, so it is no argument of the cached function but put in between.
+        head, tail = _identity_parts(
+            module_call.module, module_call.number, operator, heading.phase, index, self._step, self._rank
+        )
+        return head + str(heading.ordinal) + tail if operator else head
+
     def flush(self) -> None:
         """Measure the waiting tensors and write the waiting lines; nothing happens once the writer has failed.
 
@@ -238,14 +251,8 @@ class Lines:
         self._storages.purge()
         when = (self._step, self._rank)  # all waiting lines are of this step: begin_step flushes
         for _, heading, _, outputs in pending:
-            module_call, operator = heading.module_call, operator_of(heading.level, heading.operator)
             for record in outputs:
-                # The ordinal differs from call to call, so it is no argument of the cached function but put in between.
-                head, tail = _identity_parts(
-                    module_call.module, module_call.number, operator, heading.phase, record["index"], self._step, self._rank
-                )
-                identity = head + str(heading.ordinal) + tail if operator else head
-                self._output_contents[identity] = record["ticket"].known
+                self._output_contents[self.identify(heading, record["index"])] = record["ticket"].known
         if self._writer is not None and pending:
             lines = [format_line(order, heading, when, inputs, outputs) for order, heading, inputs, outputs in pending]
             records = sum([len(inputs) + len(outputs) for _, _, inputs, outputs in pending])

@@ -27,7 +27,7 @@ from precflow.agent.capture.graph import Graph
 from precflow.agent.capture.guard import Guard
 from precflow.agent.capture.module_hooks import ModuleRecorder, RunningCall
 from precflow.agent.capture.parameters import ParameterRecorder
-from precflow.agent.capture.record_lines import Lines
+from precflow.agent.capture.record_lines import Lines, Substitute
 from precflow.agent.capture.torch_functions import FunctionMode, FunctionRecorder
 from precflow.agent.capture.weights import Weights
 from precflow.agent.contract import DETAILS, LEVELS, PHASES
@@ -56,6 +56,7 @@ class Recorder:
         keep_weights: Detail ``tensors`` stores the weights that go into a call too, each content once.
         measurer: What measures tensors, the only part of capture that reads values; made here if not given.
         report: Called when a collective begins, see :class:`CollectiveRecorder`.
+        substitute: May replace what a recorded operator returned, for everything behind it, see ``record_lines.Substitute``.
 
     Raises:
         ValueError: An unknown level, phase or detail.
@@ -76,6 +77,7 @@ class Recorder:
         keep_weights: bool = True,
         measurer: Optional[Measurer] = None,
         report: Optional[Report] = None,
+        substitute: Optional[Substitute] = None,
     ) -> None:
         if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
             expected = "expected some of %s, some of %s, one of %s" % (LEVELS, PHASES, DETAILS)
@@ -87,6 +89,7 @@ class Recorder:
         self._lines = Lines(
             writer, self._weights, detail=detail, rank=rank, fine=fine, keep_weights=keep_weights, measurer=measurer
         )
+        self._lines.substitute = substitute
         self._stack = CallStack(selection or Selection(scope, detail=detail), rank)
         self._sites = CallSites(None if writer is None else writer.sites)
         self._guard = Guard()

@@ -113,13 +113,14 @@ def _parse_call(plain: Mapping[str, Any]) -> RecordedCall:
         phase=str(plain.get("phase", "forward")),
         arguments={str(name): str(text) for name, text in plain.get("arguments", {}).items()},
         sides={
-            str(side): SideTensors(_parse_tensors(tensors["inputs"]), _parse_tensors(tensors["outputs"]))
+            str(side): SideTensors(parse_tensors(tensors["inputs"]), parse_tensors(tensors["outputs"]))
             for side, tensors in plain["sides"].items()
         },
     )
 
 
-def _parse_tensors(plain: Sequence[Mapping[str, Any]]) -> Tuple[StoredTensor, ...]:
+def parse_tensors(plain: Sequence[Mapping[str, Any]]) -> Tuple[StoredTensor, ...]:
+    """Return where tensors lie, as a line says it."""
     return tuple(
         StoredTensor(
             index=str(tensor["index"]),

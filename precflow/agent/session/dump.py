@@ -21,6 +21,7 @@ from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
 from precflow.agent.selection import check_scope
 from precflow.agent.session import determinism, environment, faults, garbage, precision, rank_group
+from precflow.agent.session.given_choices import GivenChoices
 from precflow.agent.session.random_numbers import Draw, RandomNumbers
 from precflow.agent.session.training import Training
 from precflow.agent.session.user_code import describe_error
@@ -99,6 +100,7 @@ def record(
     capture = run.request.capture
     check_scope(capture.scope, workload.model, capture.rules)
     selection = capture.selection()
+    choices = GivenChoices.read(run.request.choices) if run.request.choices else None
     recorder = Recorder(
         writer,
         levels=capture.level,
@@ -108,6 +110,7 @@ def record(
         fine=capture.fine,
         keep_weights=capture.weights == KEPT,
         report=run.events.report_collective if run.request.ranks > 1 else None,
+        substitute=None if choices is None else choices.substitute,
     )
     training = Training(run.request, workload.model, run.where)
     with garbage.collect_rarely():
@@ -116,7 +119,8 @@ def record(
             watched: Dict[str, str] = {}
             contents = _run_steps(run, workload, training, recorder, writer, disturb(recorder), watched)
         faults.check_acted(run.request)
-        repeat = _check_repeat(run, workload, contents)
+        given = [] if choices is None else list(choices.replaced)
+        repeat = _check_repeat(run, workload, contents, choices)
         observer = _check_observer(run, workload, watched)
     with run.events.time_part("facts", "reading the environment"):
         sites = list(recorder.sites)
@@ -135,6 +139,7 @@ def record(
         return {
             **header,
             "capture": {**capture.to_plain(), "unmatched": unmatched},
+            "determinism": {**header["determinism"], **({} if choices is None else {"choices_given": given})},
             "dtype": precision.run_type(run.request.mixed_precision, run.request.dtype),
             "facts": {
                 **header["facts"],
@@ -220,7 +225,9 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
     return contents
 
 
-def _check_repeat(run: RunContext, workload: Workload, first: Dict[str, str]) -> Dict[str, Any]:
+def _check_repeat(
+    run: RunContext, workload: Workload, first: Dict[str, str], choices: Optional[GivenChoices]
+) -> Dict[str, Any]:
     """Run the steps a second time and compare; ``different`` lists identities in order of completion.
 
     Contents are compared bit by bit, except those with detail ``statistics``, of which only the marks are compared: ``by``
@@ -230,7 +237,14 @@ def _check_repeat(run: RunContext, workload: Workload, first: Dict[str, str]) ->
         return {"checked": False, "records": 0, "by": [], "different": []}
     capture = run.request.capture
     selection = capture.selection(repeat=True)
-    recorder = Recorder(None, levels=capture.level, phases=capture.phase, selection=selection, rank=rank_of(run.request))
+    recorder = Recorder(
+        None,
+        levels=capture.level,
+        phases=capture.phase,
+        selection=selection,
+        rank=rank_of(run.request),
+        substitute=None if choices is None else choices.substitute,
+    )
     with run.events.nth_of(1, 2):
         second = _run_steps(run, workload, Training(run.request, workload.model, run.where), recorder)
     identities = {**first, **second}

@@ -1,4 +1,4 @@
-"""The words that the key ``whatif`` takes: names of what-ifs, ids of rules that one confirms, and two words of precflow's.
+"""The words that the key ``whatif`` takes: names of what-ifs, ids of rules that one confirms, and three words of precflow's.
 
 The check of a recipe needs only these. What a what-if changes is read by :mod:`precflow.diagnosis.advice.whatif_files`.
 """
@@ -9,13 +9,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precflow import resources
 from precflow.config.documents import read
 
+if TYPE_CHECKING:
+    from precflow.config.schema import RunConfig
+
 TOP = "top"  # those that are worth trying by the evidence, the most telling ones first
 CHEAPEST = "cheapest"  # the fewest parts to raise to a wider type so that the run passes
-WORDS = (TOP, CHEAPEST)
+REFERENCE_CHOICE = "reference_choice"  # the target goes on with the reference's choices where its own differ
+WORDS = (TOP, CHEAPEST, REFERENCE_CHOICE)
 _PREFIX = "whatif="  # how a rule's key `confirm` names one
 _Folders = tuple[tuple[Path, ...], tuple[Path, ...]]
 _TEAM: ContextVar[_Folders] = ContextVar("folders of a team's what-ifs and rules", default=((), ()))
@@ -29,6 +34,11 @@ def searching(folders: Sequence[Path], rules: Sequence[Path]) -> Iterator[None]:
         yield
     finally:
         _TEAM.reset(token)
+
+
+def can_give_choices(config: RunConfig) -> bool:
+    """Tell whether the target's run can be given the reference's choices: it runs functions, in one process, and is no dump."""
+    return not (config.target.dump or config.workload.script) and max(config.reference.ranks, config.target.ranks) == 1
 
 
 def known_words() -> tuple[str, ...]:

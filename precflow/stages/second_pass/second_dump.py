@@ -13,11 +13,11 @@ from precflow.stages.second_pass import region
 from precflow.stages.second_pass.passes import second
 
 
-def stage(side: str) -> Stage:
-    """Return the stage that records one side's second pass."""
+def stage(side: str, *, given_choices: bool = False) -> Stage:
+    """Return the stage that records one side's second pass; see :func:`precflow.stages.dump.stage`."""
     return Stage(
         name=second(f"dump.{side}"),
-        needs=(f"environment.{side}", region.NAME),
+        needs=(f"environment.{side}", region.NAME, *(("dump.reference",) if given_choices else ())),
         declare=functools.partial(dump.declare, side),
         make=functools.partial(_make, side),
         locate=functools.partial(dump.locate, side),
@@ -30,4 +30,5 @@ def stage(side: str) -> Stage:
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     declared_key = keys.digest([dump.declare(side, job), region.declare_scope(needs)])
-    return dump.record(side, job, folder, declared_key, region.read_scope(needs[region.NAME]).rules)
+    rules = region.read_scope(needs[region.NAME]).rules
+    return dump.record(side, job, folder, declared_key, region=rules, reference=needs.get("dump.reference"))

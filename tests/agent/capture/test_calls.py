@@ -14,6 +14,7 @@ class Noted:
 
     def __init__(self):
         self.sources = self
+        self.substitute = None
         self.known = {}
         self.stored = []
         self.read_weights = []

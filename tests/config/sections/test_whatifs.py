@@ -11,8 +11,8 @@ from precflow.resources import directory
 RUN = ["+recipe=sd_text_encoder"]
 
 
-def test_words_are_names_of_files_rules_that_one_confirms_and_two_of_precflow():
-    assert {"top", "cheapest", "written_out", "PF214"} <= set(known_words())
+def test_words_are_names_of_files_rules_that_one_confirms_and_three_of_precflow():
+    assert {"top", "cheapest", "reference_choice", "written_out", "PF214"} <= set(known_words())
     assert "PF105" not in known_words()
 
 
@@ -37,6 +37,8 @@ def test_known_words_are_taken_and_one_needs_no_list(word):
         (["whatif=[top,top]"], "names a what-if twice"),
         (["whatif=top", "target.dump=/tmp"], "runs the target again, and target.dump is given"),
         (["whatif=top", "reference.log=/tmp"], "with reference.log curves alone are compared"),
+        (["whatif=reference_choice", "determinism.observer=checked"], "gives choices to calls that are recorded"),
+        (["whatif=reference_choice", "target.ranks=2"], "is for sides of one process, and one has several ranks"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_before_anything_runs(words, problem):
