@@ -21,6 +21,7 @@ from precflow import __version__
 from precflow.agent import redaction
 from precflow.agent.contract import (
     BACKWARD,
+    CHECKED,
     DYNAMIC,
     GRADIENT,
     HEADER_FILE,

@@ -44,6 +44,16 @@ def test_tokens_that_go_to_another_expert_on_a_healthy_chip_are_no_fault(routed)
     assert "depend on" in ended.said
     assert "near tie" in ended.said
     assert f"{counts['not_comparable']} not comparable" in ended.said
+    assert "whatif=[reference_choice] compares them" in ended.said
+
+
+def test_with_the_reference_s_choices_everything_behind_is_compared_and_the_own_choices_are_judged(routed):
+    ended = routed("whatif=[reference_choice]")
+    assert ended.code == 0, ended.err
+    rows = {row["record"]: row for row in ended.result["rows"]}
+    assert rows["model.layers.0.mlp.gate/topk.0/forward.output.1"]["status"] == "near_tie"
+    assert rows["model.layers.0.mlp/forward.output.0"]["status"] == "pass"
+    assert not {row["status"] for row in rows.values()} - {"pass", "near_tie", "not_judged"}
 
 
 def test_a_recipe_says_how_much_may_depend_on_near_ties(routed):

@@ -20,7 +20,7 @@ class TwoPasses:
     """Acts as one dump with the calls and records of the first pass, and with tensors of the second pass where it has them.
 
     A record of the first pass gets the tensor of the second if both have the same content id, and so the same bits. It also
-    gets it if the first pass kept only statistics, so that there is no content id to compare.
+    gets it if the first pass has no content id to compare: it kept only statistics, or did not read a weight.
 
     Args:
         first: The dump of all records.
@@ -89,7 +89,7 @@ class TwoPasses:
     def _find_second(self, record: Record) -> Record | None:
         """Return the same record of the second pass if its tensor may be used for this one (see the class), else ``None``."""
         again = self._stored_again.get(record.identity)
-        return again if again is not None and (again.key == record.key or _has_statistics_only(record)) else None
+        return again if again is not None and (again.key == record.key or _has_no_content_id(record)) else None
 
     @functools.cached_property
     def _stored_again(self) -> dict[Identity, Record]:
@@ -100,12 +100,13 @@ def find_unrepeated(first: Dump, second: Dump) -> list[str]:
     """Return the identities of records of the second pass whose bits differ from the first, in order of completion.
 
     Records that the first pass does not have are included, because then something else was run. Records of which the first pass
-    kept only statistics are not: :func:`count_unknown` counts those.
+    kept only statistics are not: :func:`count_unknown` counts those. Nor are weights that it did not read: the headers of both
+    have the content ids of all weights.
     """
     return [
         record.text
         for before, record in _pairs(first, second)
-        if record.content and (before is None or not (before.content == record.content or _has_statistics_only(before)))
+        if record.content and (before is None or not (before.content == record.content or _has_no_content_id(before)))
     ]
 
 
@@ -124,6 +125,11 @@ def _pairs(first: Dump, second: Dump) -> Iterator[tuple[Record | None, Record]]:
 
 def _records(dump: Dump) -> Iterator[Record]:
     return (record for call in dump.calls() for record in (*call.inputs, *call.outputs))
+
+
+def _has_no_content_id(record: Record) -> bool:
+    """Tell whether the bits of a record are not known: only statistics were kept, or it is a weight that was not read."""
+    return not record.content and bool(record.mark or record.weight)
 
 
 def _has_statistics_only(record: Record) -> bool:

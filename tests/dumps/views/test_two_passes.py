@@ -84,6 +84,30 @@ def test_what_has_no_content_id_cannot_be_found_to_repeat_or_not(marked):
     assert count_unknown(*marked) == 1
 
 
+@pytest.fixture
+def with_weight(build):
+    """Return both passes of a side whose second kept the weight of ``fc2``, which the first, as sketches do, did not read."""
+    first, again = build("first"), build("second")
+    first.call("fc2", "linear", [TWO], [ONE, THREE], store=False)
+    again.call("fc2", "linear", [TWO], [ONE, THREE])
+    for made in (first, again):
+        made.lines[0, 0][0]["inputs"][1].update(weight="fc2.weight")
+    first.lines[0, 0][0]["inputs"][1].update(content="")
+    return Dump.open(first.write()), Dump.open(again.write())
+
+
+def test_a_weight_that_the_first_pass_did_not_read_is_no_record_that_changed(with_weight):
+    assert find_unrepeated(*with_weight) == []
+    assert count_unknown(*with_weight) == 0, "the headers have the content ids of all weights"
+
+
+def test_a_weight_that_only_the_second_pass_kept_is_there_to_compute_its_call_again(with_weight):
+    both = TwoPasses(*with_weight)
+    weight = records(both)["fc2/linear.0/forward.input.1"]
+    assert (weight.stored, weight.weight) == (True, "fc2.weight")
+    assert np.array_equal(both.tensor(weight), THREE)
+
+
 def test_of_records_with_content_ids_nothing_is_unknown(passes):
     assert count_unknown(*passes(second=THREE)) == 0
 
