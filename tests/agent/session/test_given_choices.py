@@ -103,10 +103,8 @@ def test_below_torch_functions_the_operator_s_own_choice_is_recorded_too(choose)
         lambda scores: torch.topk(scores, 2), TWO_LARGEST, record=record, levels=("api", "operator")
     )
     assert returned.indices.tolist() == TWO_LARGEST.tolist()
-    assert [outputs(dump, name, level)[1] for name, level in (("aten.topk", "operator"), ("topk", "api"))] == [
-        [[0, 2], [1, 2]],
-        TWO_LARGEST.tolist(),
-    ]
+    assert outputs(dump, "topk", "operator")[1] == [[0, 2], [1, 2]]
+    assert outputs(dump, "topk", "api")[1] == TWO_LARGEST.tolist(), "above, the choice is the reference's already"
     assert choices.replaced == [record]
 
 
