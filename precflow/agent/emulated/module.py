@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import importlib.machinery
+import os
 import sys
 import types
-from typing import Any, List, NamedTuple, NoReturn, Optional, Type
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Tuple, Type
 
 import torch
 
-from precflow.agent.emulated import generator, memory, ordinal, stream, switches
+from precflow.agent.emulated import generator, ordinal, stream, switches
 from precflow.agent.emulated.relabel import DEVICE_TYPE
 
 NAME = "Ascend910B-emulated"
@@ -22,10 +23,6 @@ _PARTS = {
     ordinal: "device_count current_device set_device",
     generator: (
         "manual_seed manual_seed_all seed seed_all initial_seed get_rng_state set_rng_state get_rng_state_all set_rng_state_all"
-    ),
-    memory: (
-        "mem_get_info memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_stats memory_summary "
-        "empty_cache reset_peak_memory_stats reset_max_memory_allocated"
     ),
     switches: (
         "matmul conv config set_compile_mode is_jit_compile_false set_option set_task_queue_enable get_task_queue_enable "
@@ -50,8 +47,13 @@ def build() -> types.ModuleType:
             setattr(built, name, getattr(part, name))
     own = (is_available, is_initialized, init, is_bf16_supported, get_device_name, get_device_properties)
     more = (get_device_capability, get_amp_supported_dtype, can_device_access_peer, device, device_of)
-    for function in own + more:
+    of_memory = (mem_get_info, memory_stats, memory_summary, empty_cache)
+    for function in own + more + of_memory:
         setattr(built, function.__name__, function)
+    for name in "memory_allocated max_memory_allocated memory_reserved max_memory_reserved".split():
+        setattr(built, name, memory_allocated)
+    for name in "reset_peak_memory_stats reset_max_memory_allocated".split():
+        setattr(built, name, reset_peak_memory_stats)
     filled: Any = built
     # torch asks for this name. A real device is unusable in a forked process; host memory is not.
     filled._is_in_bad_fork = lambda: False  # noqa: SLF001
@@ -123,7 +125,7 @@ def get_device_name(device_name: Any = None) -> str:
 
 def get_device_properties(device_name: Any = None) -> Properties:
     """Return name and memory (the host's, in bytes)."""
-    return Properties(get_device_name(device_name), memory.total_memory())
+    return Properties(get_device_name(device_name), total_memory())
 
 
 def get_device_capability(device: Any = None) -> None:
@@ -157,3 +159,43 @@ class device:  # noqa: N801  torch's own spelling
 def device_of(tensor: torch.Tensor) -> device:
     """Return a context in which the device of ``tensor`` is current; a tensor on another device type changes nothing."""
     return device(tensor.device.index if tensor.device.type == DEVICE_TYPE else None)
+
+
+# Memory: figures of the host, or 0 for what would have to be tracked for each device
+
+
+def total_memory() -> int:
+    """Return the bytes of physical memory of the host."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def mem_get_info(device: Any = None) -> Tuple[int, int]:
+    """Return free and total bytes of the host: the emulated device lives there."""
+    ordinal.index_of(device)  # raises for a device that does not exist
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"), total_memory()
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Return 0: memory belongs to the host's allocator and is not tracked per device."""
+    ordinal.index_of(device)
+    return 0
+
+
+def memory_stats(device: Any = None) -> Dict[str, int]:
+    """Return an empty table: nothing is tracked."""
+    ordinal.index_of(device)
+    return {}
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:  # noqa: ARG001, FBT001, FBT002  torch_npu's signature
+    """Return one line that says why there is no summary."""
+    return "npu:%d is emulated on the host: its memory is not tracked" % ordinal.index_of(device)
+
+
+def empty_cache() -> None:
+    """Do nothing: there is no cache."""
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Do nothing, except refuse a device that does not exist."""
+    ordinal.index_of(device)

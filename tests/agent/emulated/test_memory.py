@@ -1,6 +1,6 @@
 import pytest
 
-from precflow.agent.emulated import memory
+from precflow.agent.emulated import module
 
 
 def test_the_device_has_the_memory_of_the_host(npu):
@@ -25,4 +25,4 @@ def test_the_summary_says_why_there_is_none(npu):
     assert npu.memory_summary() == "npu:0 is emulated on the host: its memory is not tracked"
     assert npu.empty_cache() is None
     assert npu.reset_peak_memory_stats() is None
-    assert memory.total_memory() > 2**20
+    assert module.total_memory() > 2**20
