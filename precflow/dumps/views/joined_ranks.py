@@ -11,7 +11,8 @@ make one record of the single process. How, the shapes say:
 * Numbers of samples, 0 to n - 1 on every rank, are counted on over the ranks.
 
 What the optimizer is given and makes is the same on every rank, and is taken from the first. If a rank has other weights after
-the step, its records stay as they are, without a partner. Collectives have no partner either and are left out.
+the step, its records stay as they are, without a partner; so does what a rank computes in the forward in the size of the single
+process and in other bits than the first. Collectives have no partner either and are left out.
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ class JoinedRanks(Dump):
                 calls += [call for call in together if not call.rank or [record.known for record in call.outputs] != first]
             else:
                 calls.append(self._join(together, sizes))
+                calls += [alone for call in together[1:] if (alone := self._leave_alone(call, calls[-1], sizes))]
         return sorted(calls, key=lambda call: (call.rank, call.step, call.order))
 
     def _join(self, together: Sequence[Call], sizes: Mapping[Identity, _SIZES]) -> Call:
@@ -168,6 +170,19 @@ class JoinedRanks(Dump):
             for role in ("inputs", "outputs")
         )
         return msgspec.structs.replace(first, inputs=inputs, outputs=outputs)
+
+    def _leave_alone(self, call: Call, joined: Call, sizes: Mapping[Identity, _SIZES]) -> Call | None:
+        """Return a further rank's call with the outputs that the joined call lacks; ``None`` if it lacks none.
+
+        Of a tensor that is taken from the first rank, the others have to have the same bits. One that has another size than
+        that of the single process fails anyway.
+        """
+        outputs = tuple(
+            record
+            for record, taken in zip(call.outputs, joined.outputs, strict=True)
+            if taken.mark not in self._made and sizes.get(taken.identity) == taken.shape and record.known != taken.known
+        )
+        return msgspec.structs.replace(call, outputs=outputs) if outputs else None
 
     def _join_records(self, records: Sequence[Record], phase: str, sizes: Mapping[Identity, _SIZES]) -> Record:
         first = records[0]

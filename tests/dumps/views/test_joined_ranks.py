@@ -132,6 +132,19 @@ def test_weights_that_differ_between_ranks_after_a_step_are_not_passed_over(writ
     assert [measure.join for measure in compare(*other)] == ["paired", "unpaired_target"]
 
 
+def test_a_rank_that_computes_something_else_in_the_size_of_the_single_process_is_not_passed_over(write):
+    single = write("single", {"linear": WHOLE, "ids": torch.arange(6), "loss": WHOLE.mean()})
+    first = {"linear": WHOLE, "ids": torch.arange(6), "loss": WHOLE.mean()}
+    same = join_ranks(single, write("same", first, first))
+    assert [measure.join for measure in compare(*same)] == ["paired"] * 3
+    second = {**first, "linear": WHOLE + 1, "ids": torch.arange(6) + 1}
+    measures = compare(*join_ranks(single, write("other", first, second)))
+    assert [(measure.operator, measure.join) for measure in measures if measure.join != "paired"] == [
+        ("linear", "unpaired_target"),
+        ("ids", "unpaired_target"),
+    ]
+
+
 def test_sizes_that_do_not_add_up_stay_as_they_are(write):
     single = write("single", {"linear": torch.ones(9, 3)})
     joined = join_ranks(single, write("ranks", *[{"linear": half} for half in HALVES]))
