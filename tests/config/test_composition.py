@@ -1,7 +1,6 @@
 import itertools
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
@@ -313,16 +312,11 @@ def test_a_team_folder_that_is_gone_is_an_error(monkeypatch):
         compose(["+recipe=sd_text_encoder"])
 
 
-def test_composing_is_quick_and_imports_no_torch():
-    code = (
-        "import sys, time; from precflow.config.composition import compose; t = time.perf_counter();"
-        "compose(['+recipe=sd_text_encoder']); print(time.perf_counter() - t, 'torch' in sys.modules)"
-    )
-    started = time.perf_counter()
+def test_composing_imports_neither_torch_nor_pandas():
+    code = "import sys, precflow.config.composition as c; c.compose(['+recipe=sd_text_encoder']); print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert said[1] == "False"
-    assert float(said[0]) < 1.0  # 0.06 s on a quiet machine
-    assert time.perf_counter() - started < 3.0
+    assert "hydra" in said
+    assert {"torch", "pandas", "scipy", "transformers"}.isdisjoint(said)
 
 
 WORDS = st.sampled_from(

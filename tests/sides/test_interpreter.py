@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,8 @@ def test_what_it_says():
     assert "MY_OWN" not in found["variables"]
 
 
-def test_it_is_quick_and_the_same_again():
-    started = time.monotonic()
-    first = take_fingerprint(Side())
-    assert time.monotonic() - started < 3
-    assert take_fingerprint(Side()) == first
+def test_it_is_the_same_again():
+    assert take_fingerprint(Side()) == take_fingerprint(Side())
 
 
 def test_torch_is_not_imported():

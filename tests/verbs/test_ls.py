@@ -62,10 +62,10 @@ def test_unknown_groups_are_refused():
         ls.main(["emulat"])
 
 
-def test_it_answers_at_once():
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "precflow", "ls"], check=True, capture_output=True)
-    assert time.perf_counter() - started < 2.0  # 0.1 s on a quiet machine
+def test_it_answers_at_once_as_it_imports_nothing_heavy():
+    code = "import sys; from precflow.verbs import ls; ls.main([]); print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"torch", "pandas", "numpy", "hydra"}.isdisjoint(said)
 
 
 def test_a_rule_is_listed_by_what_it_is_about_without_the_syntax_of_its_title(capsys):
