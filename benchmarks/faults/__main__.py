@@ -76,9 +76,12 @@ def run(case: Case, folder: Path, kept: Path) -> dict[str, Any]:
     reference, target = folder / "reference" / running.reference_name(case), folder / "target"
     floors = kept / "floors" / reference.name
     running.run_reference(case, reference)
-    if not (floors / NOISE_FILE).exists():
+    began = time.perf_counter()
+    is_new = not (floors / NOISE_FILE).exists()
+    if is_new:
         running.run_disturbed(case, folder / "disturbed")
         diagnosis.keep_floors(reference, folder / "disturbed", floors)
+    measuring = time.perf_counter() - began
     ran = running.run_target(case, target)
     said = diagnosis.diagnose(reference, target, folder / "stages", floors)
     faults = [
@@ -95,6 +98,7 @@ def run(case: Case, folder: Path, kept: Path) -> dict[str, Any]:
         "control": case.name.split("-")[1] if case.group == "control" else "",
         "faults": faults,
         "said": diagnosis.plain(said),
+        "floor_seconds": measuring if is_new else None,
         "bytes": sum(path.stat().st_size for side in (reference, target) for path in side.rglob("*") if path.is_file()),
     }
     named = {"precflow": said.named, **baselines.name_all(reference, target)}

@@ -1,4 +1,4 @@
-"""A picture of the margin: how near correct chips come to the line of introduced error, and how far beyond it faults are."""
+"""A picture of the margin: how near correct chips come to what is called a fault, and how far beyond it faults are."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from xml.sax.saxutils import escape
 
 from . import score
 
-_WIDTH, _ROW, _LEFT, _LOW, _HIGH = 720, 44, 150, -3, 6  # the axis is a power of ten, from 1e-3 to 1e6 of the line
+_WIDTH, _ROW, _LEFT, _LOW, _HIGH = 720, 44, 150, -2, 6  # the axis is a power of ten, from 0.01 to 1e6
 _FONT = 'font-family="sans-serif" font-size="13"'
-_COLOURS = {"correct chips": "#4a9a5b", "faults": "#3b7dd8", "faults that nothing named": "#d8703b"}
+_COLOURS = {"correct chips": "#4a9a5b", "faults": "#3b7dd8", "faults that were not found": "#d8703b"}
 
 
 def draw(lines: Sequence[dict[str, Any]]) -> str:
-    """Return an SVG with a point for each run: its largest share of a line, by element type; a point left of 1 is within."""
+    """Return an SVG with a point for each run, by element type: left of 1 nothing fails, right of it something does.
+
+    The place is the larger of two numbers: the largest share of its limit that a record uses, and the largest share of its line
+    that an operator's own error uses.
+    """
     rows = _rows(lines)
     height = 60 + _ROW * len(rows)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" {_FONT}>',
-        "<title>Largest share of its line that an operator's own error uses, by run</title>",
+        "<title>Largest share of a limit or a line, by run</title>",
     ]
     for exponent in range(_LOW, _HIGH + 1):
         x, opacity = _place(10.0**exponent), 0.9 if exponent == 0 else 0.25
@@ -37,20 +41,23 @@ def draw(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def _rows(lines: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[float]]]:
-    """Return rows of a name, what its points are, and their shares: faults count where they act, by the bench's own measure."""
+    """Return rows of a name, what its points are, and their shares.
+
+    Faults count where they act, by the bench's own measure; those in weights and inputs do not, which are compared bit by bit.
+    """
     good = [line for line in lines if "crash" not in line]
     rows = []
     for dtype in dict.fromkeys(line["dtype"] for line in good):
         of_type = [line for line in good if line["dtype"] == dtype]
         clean = [line for line in of_type if line["group"] == "control"]
         acting = [line for line in of_type if line["group"] != "control" and score.band(line) != "none"]
-        named = [line for line in acting if line["said"]["named"]]
-        silent = [line for line in acting if not line["said"]["named"]]
-        for what, some in zip(_COLOURS, (clean, named, silent), strict=True):
-            shares = sorted(line["said"]["introduced"] for line in some)
-            rows += [(f"{dtype}, {what.split()[0] if what != 'faults that nothing named' else 'silent'}", what, shares)] * bool(
-                some
-            )
+        acting = [line for line in acting if any(map(score.is_locatable, line["faults"]))]
+        found = [line for line in acting if score.detected(line)]
+        missed = [line for line in acting if not score.detected(line)]
+        for name, what, some in zip(("correct", "found", "missed"), _COLOURS, (clean, found, missed), strict=True):
+            if some:
+                shares = sorted(max(line["said"]["introduced"], line["said"]["ratio"]) for line in some)
+                rows.append((f"{dtype}, {name}", what, shares))
     return rows
 
 

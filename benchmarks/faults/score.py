@@ -148,6 +148,7 @@ def table(lines: Sequence[Line], known: frozenset[str]) -> str:
         f"Faults that do nothing here (rho under 8, of matrices under 64, residue under 3) and are not counted: {len(idle)}",
         _families_table(acting, known),
         _baselines_table(acting, clean),
+        _across_types([*acting, *idle]),
         _controls_table(clean),
         _costs(lines),
     ]
@@ -253,6 +254,24 @@ def _method_cells(method: str, faults: Sequence[Line], controls: Sequence[Line])
     ]
 
 
+def _across_types(lines: Sequence[Line]) -> str:
+    """Say how many of the single faults that float32 finds are found in 16 bits, and how much of their dumps is blind.
+
+    A fault is the same if kind and seed are; one that does nothing in 16 bits counts as not found.
+    """
+    found: dict[str, dict[tuple[str, int], bool]] = defaultdict(dict)
+    for line in lines:
+        if line["group"] == "single":
+            found[line["dtype"]][line["faults"][0]["kind"], line["seed"]] = detected(line)
+    said = []
+    for dtype, of_type in found.items():
+        blind = statistics.mean(line["said"]["blind"] for line in lines if line["dtype"] == dtype)
+        both = [is_found for key, is_found in of_type.items() if found["float32"].get(key) and dtype != "float32"]
+        again = f"found of those that float32 finds: {_share(both)}; " if both else ""
+        said.append(f"{dtype}: {again}{100 * blind:.1f} % of the compared records of faulty runs are blind.")
+    return "\n\n".join(said)
+
+
 def _controls_table(lines: Sequence[Line]) -> str:
     rows = ["| type | control | runs | alarms | inconclusive | largest ratio to a limit | to a line | blind |"]
     rows.append("|---|---|" + "--:|" * 6)
@@ -278,7 +297,9 @@ def _costs(lines: Sequence[Line]) -> str:
         return ""
     seconds = statistics.mean(line["said"]["seconds"] for line in lines)
     megabytes = statistics.mean(line["bytes"] for line in lines) / 1e6
-    return f"On average {seconds:.2f} s for a diagnosis and {megabytes:.1f} MB for both dumps."
+    floors = [line["floor_seconds"] for line in lines if line.get("floor_seconds") is not None]
+    measured = f", {statistics.mean(floors):.2f} s for the floors of a reference" if floors else ""
+    return f"On average {seconds:.2f} s for a diagnosis{measured} and {megabytes:.1f} MB for both dumps."
 
 
 def curve(lines: Sequence[Line]) -> dict[str, list[tuple[str, str]]]:

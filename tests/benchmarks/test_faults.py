@@ -253,3 +253,15 @@ def test_a_hit_is_the_operator_and_its_ordinal():
 def test_a_wrong_cause_counts_when_it_is_sure(findings, first, unknown, sure):
     cause = score.judge_cause({**LINE, "said": {"findings": findings}}, frozenset({"PF211", "PF102", "PF299"}))
     assert (cause["first"], cause["unknown"], cause["wrong_and_sure"]) == (first, unknown, sure)
+
+
+def test_the_table_says_how_many_faults_are_found_in_16_bits_as_well():
+    said = {"verdict": "misaligned", "named": [], "findings": [], "ratio": 2.0, "introduced": 0.5, "blind": 0.25}
+    silent = {**said, "verdict": "aligned"}
+    lines = [{**LINE, "seed": seed, "said": said} for seed in range(3)]
+    lines += [{**LINE, "seed": seed, "dtype": "bfloat16", "said": said if seed else silent} for seed in range(4)]
+    text = score._across_types(lines)
+    assert "bfloat16: found of those that float32 finds: 2/3; 25.0 % of the compared records" in text
+    drawn = margins.draw(lines)
+    assert drawn.count("<circle") == 7
+    assert "bfloat16, missed" in drawn
