@@ -159,7 +159,7 @@ def test_a_case_is_found_and_a_control_is_silent(small, tmp_path, monkeypatch):
 
 def test_a_case_that_crashed_counts_as_a_fault_that_was_not_found(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "run", lambda *_: 1 / 0)
-    line = bench.run_safely(cases.by_name("layer_norm_epsilon-minilm-float32-0"), tmp_path, tmp_path)
+    line = bench.run_safely(cases.by_name("layer_norm_epsilon-lstm-float32-0"), tmp_path, tmp_path)
     assert (line["dtype"], line["group"]) == ("float32", "single")
     assert "| float32 | single | 1 | 0/1 | - |" in bench.write([line], tmp_path)
 
