@@ -103,6 +103,13 @@ def test_the_residue_shows_in_bfloat16_what_the_norm_hides():
     assert found.residue > 3
 
 
+def test_a_loss_that_is_off_by_less_than_a_unit_in_the_last_place_has_no_residue():
+    exact, unit = torch.tensor(5.5 + 0.2 * 2**-5, dtype=torch.float64), 2**-5  # of bfloat16 between 4 and 8
+    plain, near, far = (torch.tensor(5.5 + steps * unit).bfloat16() for steps in (0, 1, 4))
+    assert effect.compare(exact, plain, near, exact, matmul=False).residue < 3
+    assert effect.compare(exact, plain, far, exact, matmul=False).residue > 6
+
+
 def test_another_order_of_additions_leaves_no_residue_where_terms_cancel():
     left, right = draw(32, 64).bfloat16(), draw(64, 32, seed=1).bfloat16()
     left[:, 32:], right[32:] = left[:, :32], -right[:32] * (1 + 2**-7)
