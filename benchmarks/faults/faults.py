@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from .calls import Call, CallName
+from .calls import Call, CallName, canonical
 from .effect import MATMULS, map_floats
 
 Tensor = torch.Tensor
@@ -275,11 +275,11 @@ def operator_in_float16(call: Call, _: float) -> Tensor:
 def accumulator_in_bfloat16(call: Call, _: float) -> Tensor:
     """One product adds blocks of 16 terms to a bfloat16 accumulator."""
     left, right = call.args[0].float(), call.args[1].float()
-    right = right.mT if call.func is functional.linear else right
+    right = right.mT if canonical(call.func) == "linear" else right
     total = 0.0
     for one, other in zip(left.split(16, -1), right.split(16, -2), strict=True):
         total = _through(torch.bfloat16, total + one @ other)
-    bias = call.given(2, "bias") if call.func is functional.linear else None
+    bias = call.given(2, "bias") if canonical(call.func) == "linear" else None
     return narrow(call, total if bias is None else total + bias.float())
 
 
@@ -390,7 +390,7 @@ def samples_mixed(call: Call, _: float) -> Tensor:
 def rope_other_halves(call: Call, _: float) -> Tensor:
     """Halves are rotated where neighbours are paired, or the other way round."""
     first, second = call.args[0]
-    if call.func is torch.cat:
+    if canonical(call.func) == "cat":
         whole = torch.cat((second, -first), -1)
         return torch.stack((-whole[..., 1::2], whole[..., ::2]), -1).flatten(-2)
     whole = torch.stack((second, -first), -1).flatten(-2)
@@ -500,7 +500,7 @@ def gelu_of_other_form(call: Call, _: float) -> Tensor:
 def sigmoid_piecewise(call: Call, _: float) -> Tensor:
     """A sigmoid of straight lines."""
     given = call.args[0]
-    return functional.hardswish(given) if call.func is functional.silu else functional.hardsigmoid(given)
+    return functional.hardswish(given) if canonical(call.func) == "silu" else functional.hardsigmoid(given)
 
 
 @kind("norm and activation", _ACTIVATION, "PF213", "PF212")

@@ -67,12 +67,12 @@ class Peer:
         config = folder / "config.json"
         config.write_text(json.dumps({**_CONFIG, "dump_path": str(folder / "dump"), "statistics": _STATISTICS}))
         self._debugger = PrecisionDebugger(config_path=str(config))
-        self._steps = 0
 
     def run(self, case: Case) -> dict[str, list[list[Any]]]:
         """Return the calls that each of its methods names first: one, or none where nothing is flagged."""
         from msprobe.pytorch.compare.pt_compare import pt_compare
 
+        shutil.rmtree(self._folder / "dump", ignore_errors=True)
         sides = {side: self._record(case, side) for side in ("reference", "target")}
         paths = {"npu_path": str(sides["target"] / "dump.json"), "bench_path": str(sides["reference"] / "dump.json")}
         found = {}
@@ -84,7 +84,6 @@ class Peer:
             rows = next(output.iterdir())
             first = _first_flagged(rows) if rows.suffix == ".csv" else _first_different(rows)
             found[method] = [_name(first, sides["reference"])] if first else []
-        shutil.rmtree(self._folder / "dump")
         return found
 
     def _record(self, case: Case, side: str) -> Path:
@@ -95,13 +94,16 @@ class Peer:
         for fault in case.faults if side == "target" else ():
             if KINDS[fault.kind].of != "optimizer":
                 replace.update(running._install(fault, model, inputs, chip, {}))  # noqa: SLF001
+        before = set((self._folder / "dump").glob("step*"))
         with chip, Calls(model, replace):
             self._debugger.start(model)
-            hosts.HOSTS[case.host].run(model, inputs, backward=case.backward)
-            self._debugger.stop()
-            self._debugger.step()
-        self._steps += 1
-        return next((self._folder / "dump" / f"step{self._steps - 1}").iterdir())
+            try:
+                hosts.HOSTS[case.host].run(model, inputs, backward=case.backward)
+            finally:
+                self._debugger.stop()
+                self._debugger.step()
+        (made,) = set((self._folder / "dump").glob("step*")) - before  # its number counts all runs of the process
+        return next(made.iterdir())
 
 
 def _first_flagged(table: Path) -> str:
@@ -147,5 +149,4 @@ def run_all(planned: Sequence[Case], done: frozenset[str], folder: Path) -> Iter
         try:
             yield {"name": case.name, "named": peer.run(case)}
         except Exception as error:  # noqa: BLE001  a case on which the peer fails has no line in its columns
-            peer._steps = 0  # noqa: SLF001
             yield {"name": case.name, "crash": f"{type(error).__name__}: {error}"}
