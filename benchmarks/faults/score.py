@@ -263,10 +263,10 @@ def _across_types(lines: Sequence[Line]) -> str:
     for line in lines:
         if line["group"] == "single":
             found[line["dtype"]][line["faults"][0]["kind"], line["seed"]] = detected(line)
-    said = []
+    fine, said = found.get("float32", {}), []
     for dtype, of_type in found.items():
         blind = statistics.mean(line["said"]["blind"] for line in lines if line["dtype"] == dtype)
-        both = [is_found for key, is_found in of_type.items() if found["float32"].get(key) and dtype != "float32"]
+        both = [is_found for key, is_found in of_type.items() if fine.get(key) and dtype != "float32"]
         again = f"found of those that float32 finds: {_share(both)}; " if both else ""
         said.append(f"{dtype}: {again}{100 * blind:.1f} % of the compared records of faulty runs are blind.")
     return "\n\n".join(said)
