@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import hashlib
+import importlib
 import importlib.util
 import os
 import runpy
@@ -13,11 +14,11 @@ import traceback
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping
 
+import torch
+
 from precflow.agent.contract import DIGEST_SIZE, OUTPUT_FILE, OUTPUT_OF_RANK, script_module
 from precflow.agent.failures import AgentError
 from precflow.agent.ranks import rank_of
-from precflow.agent.script import migration
-from precflow.agent.script.compiling import compile_nothing
 from precflow.agent.session import determinism, garbage
 from precflow.agent.session.user_code import describe_error
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _UNNAMED = "_"  # the key of words that stand without a name
 _PRINTED = "what it printed is in %s" % OUTPUT_FILE
+_SWITCH = "TORCHDYNAMO_DISABLE"  # read when a function is compiled
+_TRANSFER = "transfer_to_npu"
 _INSTALLED = frozenset(("site-packages", "dist-packages"))  # folders of packages
 
 
@@ -77,11 +80,60 @@ def surroundings(request: Request, device: Device, numbers: RandomNumbers) -> It
     determinism.reseed(request.determinism, device)
     keeps_compiler = request.workload.get("compile", "eager") == "kept"
     with garbage.collect_rarely(), redirected_output(output), compile_nothing(unless=keeps_compiler):
-        migration.migrate(str(request.workload.get("migration", "")), device)
+        migrate(str(request.workload.get("migration", "")), device)
         try:
             yield
         finally:
             numbers.stop()
+
+
+@contextmanager
+def compile_nothing(*, unless: bool) -> Iterator[None]:
+    """Run compiled modules and functions as they were written until the block ends.
+
+    Args:
+        unless: Do nothing.
+    """
+    if unless:
+        yield
+    elif hasattr(torch.compiler, "set_stance"):  # torch 2.6
+        torch.compiler.set_stance("force_eager")
+        try:
+            yield
+        finally:
+            torch.compiler.set_stance("default")
+    else:  # compile() returns what it was given, without the wrapper that newer versions put around it
+        before = os.environ.get(_SWITCH)
+        os.environ[_SWITCH] = "1"
+        try:
+            yield
+        finally:
+            os.environ.pop(_SWITCH)
+            if before is not None:
+                os.environ[_SWITCH] = before
+
+
+def migrate(way: str, device: Device) -> None:
+    """Import what lets a script that was written for CUDA run on the NPU, as Huawei's migration guide names it.
+
+    Args:
+        way: ``transfer_to_npu``, or ``""`` for nothing.
+        device: The device of the side.
+
+    Raises:
+        AgentError: ``unsupported``: an unknown way, or one that this device or installation does not have.
+    """
+    if not way:
+        return
+    if way != _TRANSFER:
+        raise AgentError("unsupported", "migration=%s; expected %s" % (way, _TRANSFER))
+    if device.name != "npu":
+        raise AgentError("unsupported", "migration=%s is for an NPU, and this side runs on %s" % (way, device.kind))
+    try:
+        importlib.import_module("torch_npu.contrib.transfer_to_npu")
+    except ImportError as error:
+        message = "migration=%s cannot be imported on this side: %s" % (way, error)
+        raise AgentError("unsupported", message, "it comes with torch_npu; without it, write the script for the NPU") from error
 
 
 def run_to_end(request: Request, count_steps: Callable[[], int]) -> None:
