@@ -75,7 +75,7 @@ class Mark:
     group: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed by identity: equal texts of one file give the same document
 class Document:
     """The content of one file.
 

@@ -264,14 +264,16 @@ def _find_top_level(name: str) -> Any:
 
 
 def _makes_names_at_run_time(file: Path) -> bool:
-    return _parse(file) is None or any(sign in file.read_text(encoding="utf-8") for sign in _AT_RUN_TIME)
+    source = _read_source(file)
+    return _find_names(source) is None or any(sign in source for sign in _AT_RUN_TIME)
 
 
-def _parse(file: Path) -> ast.Module | None:
+def _read_source(file: Path) -> str:
+    """Return the text of a module; where it cannot be read, one that is no Python."""
     try:
-        return ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return "?"
 
 
 def _look_up(file: Path, module: str, name: str, hops: int = 0) -> inspect.Signature | None:
@@ -280,10 +282,9 @@ def _look_up(file: Path, module: str, name: str, hops: int = 0) -> inspect.Signa
     Raises:
         _AbsentError: The module certainly has no such name.
     """
-    tree = _parse(file)
-    if tree is None or hops > _HOPS:
+    names = _find_names(_read_source(file))
+    if names is None or hops > _HOPS:
         return None
-    names = _collect_names(tree)
     near = list(names.bound)
     ways = names.bound.get(name, [])  # more than one for `try: from a import f; except ImportError: def f()...`, undecidable
     if len(ways) == 1 and isinstance(ways[0][0], ast.ImportFrom):
@@ -338,10 +339,14 @@ def _find_imported(statement: ast.ImportFrom, file: Path, module: str) -> tuple[
     return None if source is None else (source, statement.module or "")
 
 
-def _collect_names(tree: ast.Module) -> _Names:
-    """Return the names that a module binds outside of functions and classes, in all branches of its code."""
+@lru_cache(maxsize=32)  # a run composes its words again with each change that it proposes
+def _find_names(source: str) -> _Names | None:
+    """Return the names that a module binds outside of functions and classes, in all branches; ``None`` if it is no Python."""
+    try:
+        waiting: list[ast.AST] = list(ast.parse(source).body)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
     names = _Names()
-    waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

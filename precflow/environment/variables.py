@@ -7,6 +7,7 @@ may belong to a library that is not listed here.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ def describe_misspelt(config: RunConfig, inherited: Mapping[str, str]) -> list[s
     return [f"{key}: nothing reads a variable of this name. Did you mean  {wrong.meant} ?" for key, wrong in named]
 
 
+@functools.lru_cache(maxsize=1024)  # a run looks at the variables of both sides, and of each change that it proposes
 def _find_resembled(name: str) -> str:
     """Return the known name that a name may be a misspelling of, ``""`` if there is none."""
     if len(name) < _LONG or name != name.upper():

@@ -62,7 +62,10 @@ def find_or_build() -> Path:
     The name contains a hash of the content, so that another version is never run by mistake. If the cache cannot be written
     to, the agent is built in a temporary folder.
     """
-    name = f"precflow-agent-{precflow.__version__}-{hashlib.blake2b(pack_bytes(), digest_size=8).hexdigest()}.pyz"
+    content = hashlib.blake2b(digest_size=8)
+    for name, source in _list_sources():
+        content.update(f"{name}\0{len(source)}\0".encode() + source)
+    name = f"precflow-agent-{precflow.__version__}-{content.hexdigest()}.pyz"
     path = platformdirs.user_cache_path("precflow") / name
     if path.is_file():
         return path
@@ -77,14 +80,16 @@ def pack_bytes() -> bytes:
     buffer = io.BytesIO(_SHEBANG)
     buffer.seek(0, os.SEEK_END)
     with zipfile.ZipFile(buffer, "a", compression=zipfile.ZIP_DEFLATED) as archive:
-        _add(archive, "__main__.py", _ENTRY_SCRIPT.encode())
-        for source in (_PACKAGE / "__init__.py", *sorted((_PACKAGE / "agent").rglob("*.py"))):
-            _add(archive, source.relative_to(_PACKAGE.parent).as_posix(), source.read_bytes())
+        for name, source in _list_sources():
+            entry = zipfile.ZipInfo(name, date_time=_TIMESTAMP)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, source)
     return buffer.getvalue()
 
 
-def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    entry = zipfile.ZipInfo(name, date_time=_TIMESTAMP)
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    entry.external_attr = 0o644 << 16
-    archive.writestr(entry, content)
+def _list_sources() -> list[tuple[str, bytes]]:
+    """Return name and content of each file in the packed agent, in its order."""
+    files = (_PACKAGE / "__init__.py", *sorted((_PACKAGE / "agent").rglob("*.py")))
+    sources = [(file.relative_to(_PACKAGE.parent).as_posix(), file.read_bytes()) for file in files]
+    return [("__main__.py", _ENTRY_SCRIPT.encode()), *sources]

@@ -7,6 +7,7 @@ not measured yet, add a row to ``evidence/names.py``, and compute it in the modu
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -144,16 +145,21 @@ def _find_id(path: Path) -> str:
     return read(path, "rule", path.stem).marks[("id",)].place
 
 
-def check_file(path: Path, *, of_team: bool) -> tuple[list[Problem], AdviceRule | None]:
+def check_file(path: Path, *, of_team: bool) -> tuple[tuple[Problem, ...], AdviceRule | None]:
     """Return what is wrong with one file, each problem with its line, and its rule if nothing is."""
-    document = read(path, "rule", path.stem)
-    problems = [Problem(problem.place, problem.key or path.stem, problem.message) for problem in document.problems]
-    problems += [] if problems else list(_find_problems(document, _OF_TEAM if of_team else _IDENTIFIER))
+    return _check_document(read(path, "rule", path.stem), _OF_TEAM if of_team else _IDENTIFIER)
+
+
+@functools.lru_cache(maxsize=512)  # a process reads the same rules at each of its runs
+def _check_document(document: Document, identifier: re.Pattern[str]) -> tuple[tuple[Problem, ...], AdviceRule | None]:
+    name = document.path.stem
+    problems = tuple(Problem(problem.place, problem.key or name, problem.message) for problem in document.problems)
+    problems = problems or tuple(_find_problems(document, identifier))
     if problems:
         return problems, None
     values: dict[str, Any] = {key: tuple(value) if key in _LISTS else value for key, value in document.data.items()}
     values["against"] = tuple(Objection(**one) for one in values.get("against", ()))
-    return [], AdviceRule(**values)
+    return (), AdviceRule(**values)
 
 
 def _find_problems(document: Document, identifier: re.Pattern[str]) -> Iterator[Problem]:

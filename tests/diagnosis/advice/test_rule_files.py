@@ -29,6 +29,13 @@ def test_a_good_file_is_a_rule_with_defaults(folder):
     assert (rule.id, rule.certainty, rule.rank, rule.evidence, rule.explains) == ("PF901", "possible", "normal", (), True)
 
 
+def test_a_changed_file_is_read_again(folder):
+    first = load_rules([folder(PF901_good=GOOD)])
+    assert load_rules([folder(PF901_good=GOOD)]) == first
+    (changed,) = load_rules([folder(PF901_good=GOOD.replace("failing > 0", "failing > 1"))])
+    assert changed.when == "failing > 1"
+
+
 def test_rules_come_sorted_by_id_over_all_folders(folder, tmp_path):
     second = tmp_path / "second"
     second.mkdir()
