@@ -33,6 +33,7 @@ from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
 from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import Condition, list_conditions
 from precflow.judgement.patterns import matches
+from precflow.judgement.standards import Standard
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict, describe_not_applied
 from precflow.judgement.zero_gradients import mark_zero_gradients
 
@@ -119,9 +120,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     counted = tally(judged)
     by_losses = {standard.name: judge_losses(standard.losses, *losses) for standard in loaded if standard.losses}
     logged = collect_curves(curves)
-    # Limits of the user's own, of a standard or of the curve of the loss, say more than a fixed line.
-    has_limits = bool(by_losses) or any(curve.name == LOSS and curve.found.compared for curve in curves)
-    loss = LossOutcome() if has_limits or blockers else judge_first_loss(rows, *losses, (reference_dtype, target_dtype))
+    is_limited = _limits_first_loss(config, loaded, folders)
+    loss = LossOutcome() if is_limited or blockers else judge_first_loss(rows, *losses, (reference_dtype, target_dtype))
     not_applied = {standard.name: NOT_EVALUATED for standard in loaded if standard.judges_operators}
     not_applied |= {name: outcome.missing for name, outcome in by_losses.items() if outcome.missing}
     failures = _describe_failures(rows, unrepeatable)
@@ -192,6 +192,14 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         closest=closest.record,
         warnings=tuple(warnings),
     )
+
+
+def _limits_first_loss(config: RunConfig, loaded: Sequence[Standard], folders: Sequence[Path]) -> bool:
+    """Tell whether the user limits the loss of the first step, which says more than a fixed line; a mean does not."""
+    curve = config.curves.get(LOSS)
+    held = [*loaded, *([standards.load(curve.standard, folders)] if curve and curve.standard else [])]
+    plain = curve and (curve.first_abs_error, curve.first_rel_error, curve.max_abs_error, curve.max_rel_error)
+    return any(one.losses and one.losses.first for one in held) or any(limit is not None for limit in plain or ())
 
 
 def _settle(decision: Decision, judged: Judged) -> Decision:

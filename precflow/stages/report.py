@@ -12,7 +12,7 @@ from precflow import keys, resources
 from precflow.agent.contract import DRAWS_PATCH
 from precflow.config.schema import SIDES, RunConfig, plain
 from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
-from precflow.diagnosis.evidence.training import find_other_settings
+from precflow.diagnosis.evidence.training import find_other_settings, moves_no_weight
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
 from precflow.dumps.views.paired import see_through_rules
@@ -90,6 +90,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         curves=tuple(curves.read_outcomes(needs)),
         phases=_tell_phases(job, needs, judged, verdict, region),
         settings=find_other_settings(*sides),
+        without_updates=moves_no_weight(*sides),
         steps=introduced.read_steps(needs),
         gradients=introduced.read_gradients(needs).rows,
         recipe=job.config.recipe,

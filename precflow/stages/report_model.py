@@ -61,6 +61,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
     operators: Iterable[OperatorRow] = (),
     phases: Sequence[PhaseState] = (),
     settings: Sequence[str] = (),
+    without_updates: bool = False,
     steps: Sequence[ReplayedStep] = (),
     gradients: Sequence[GradientRow] = (),
     curves: tuple[CurveOutcome, ...] = (),
@@ -88,6 +89,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         operators: How exact each operator of the target is, where that was asked for.
         phases: The parts of a training step and which of them is guilty.
         settings: Settings of the optimizer that differ, in words.
+        without_updates: The optimizer moves no weight: its learning rate is 0.
         steps: The optimizer's steps, computed again.
         gradients: Norm and direction of each gradient on both sides.
         curves: What is said about the curves of a training run.
@@ -127,6 +129,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
             phases=phases,
             differences=differences,
             settings=settings,
+            without_updates=without_updates,
             steps=steps,
             curves=curves,
         ),

@@ -18,7 +18,7 @@ from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evaluation import pair_calls
 from precflow.diagnosis.evidence.collect import collect
-from precflow.diagnosis.evidence.training import find_other_settings
+from precflow.diagnosis.evidence.training import find_other_settings, moves_no_weight
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
@@ -124,6 +124,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         findings=findings,
         phases=phases,
         settings=find_other_settings(reference, target),
+        without_updates=moves_no_weight(reference, target),
         steps=steps,
         gradients=gradients.rows,
         recipe=" and ".join(dict.fromkeys(recipes)) or "two dumps",

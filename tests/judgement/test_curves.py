@@ -1,12 +1,14 @@
 """Standards of losses at and beside their limits, and that nothing is met for want of losses."""
 
+import datetime
 import math
 
 import pytest
 
-from precflow.config.schema import Tolerance
+from precflow.config.schema import Curve, RunConfig, Tolerance
 from precflow.judgement import standards
 from precflow.judgement.curves import LossOutcome, find_loss_line, judge_first_loss, judge_losses
+from precflow.judgement.judge import judge as judge_run
 from precflow.judgement.verdicts import Judged
 
 LONG = 1000
@@ -143,11 +145,28 @@ def test_a_loss_proves_nothing_where_the_forward_was_not_compared_in_full(run, m
 
 
 @pytest.mark.parametrize(
-    "changes", [{"blockers": ("the weights differ",)}, {"tolerance": Tolerance(standards=("default", "verl_npu"))}]
+    "changes", [{"blockers": ("the weights differ",)}, {"tolerance": Tolerance(standards=("default", "msprobe_triage"))}]
 )
 def test_a_loss_is_not_held_to_a_line_where_something_else_says_more(run, measure, changes):
     _, outcome = run([measure()], losses=({0: 2.0}, {0: 2.002}), **changes)
     assert not any("the loss of step 0" in reason for reason in outcome.reasons)
+
+
+@pytest.mark.parametrize(
+    ("curve", "is_judged"),
+    [
+        (Curve(standard="loss_1_percent"), True),  # a mean over the run says nothing of the first step
+        (Curve(standard="mindformers_migration"), False),
+        (Curve(standard="loss_1_percent", max_rel_error=0.01), False),
+        (Curve(mean_rel_error=0.01), True),
+    ],
+)
+def test_a_curve_speaks_for_the_first_loss_only_if_it_limits_it(measure, curve, is_judged):
+    config = RunConfig(tolerance=Tolerance(standards=("default",)), curves={"loss": curve})
+    losses = ({0: 2.0}, {0: 2.002})
+    today = datetime.date(2026, 1, 31)
+    _, outcome = judge_run([measure()], config, reference_dtype="float32", target_dtype="float32", today=today, losses=losses)
+    assert (outcome.verdict == "misaligned") is is_judged
 
 
 def judge_first(measures, left, right, *, status="pass", dtypes=("float32", "float32")):

@@ -86,6 +86,13 @@ def find_other_settings(reference: DumpOfTraining, target: DumpOfTraining) -> li
     ]
 
 
+def moves_no_weight(reference: DumpOfTraining, target: DumpOfTraining) -> bool:
+    """Tell whether every recorded step of the optimizer has a learning rate of 0 on both sides; without any, ``False``."""
+    calls = [call for pair in _pair_steps(reference, target) for call in (pair.reference, pair.target)]
+    rates = {read_settings(call.arguments).get("lr") for call in calls}
+    return rates == {0}
+
+
 def _find_shift(pairs: Sequence[PairedCall]) -> int:
     """Return by how many steps the target's learning rates are ahead of the reference's; 0 if they are not."""
     rates: tuple[dict[int, Any], dict[int, Any]] = ({}, {})

@@ -6,7 +6,8 @@ it inherits that. The checks are answered from what was recorded; one that nothi
     environment, weights, data, hyperparameters     by hash and by name
     loss of step 0, forward, gradients              from the loss backwards
     optimizer                                       its step, computed again from its own gradients
-    loss of step 1, later losses, curves            what the updated weights lead to
+    loss of step 1, later losses, curves            what the updated weights lead to; with a learning rate of 0, what forward
+                                                    and backward alone do over many steps
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
     settings: Sequence[str],
     steps: Sequence[ReplayedStep],
     curves: Iterable[CurveOutcome] = (),
+    without_updates: bool = False,
 ) -> tuple[Check, ...]:
     """Return the checks in order; none for a run that trains nothing.
 
@@ -64,6 +66,7 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
         settings: Settings of the optimizer that differ, in words.
         steps: The optimizer's steps, computed again.
         curves: What is said about the curves of the run.
+        without_updates: No step of the optimizer moves a weight (learning rate 0), so that no step's loss follows from another.
     """
     if not phases:
         return ()
@@ -78,8 +81,8 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
         _from_phase("forward", state_of[FORWARD]),
         _from_phase("gradients, from the loss backwards", state_of[BACKWARD_PART]),
         _check_optimizer(state_of[OPTIMIZER], steps),
-        _check_loss(reference, target, first + 1, _LATER),
-        *_check_later_losses(reference, target, first + 2),
+        _check_loss(reference, target, first + 1, 1.0 if without_updates else _LATER),
+        *_check_later_losses(reference, target, first + 2, without_updates=without_updates),
         *map(_check_curve, curves),
     ]
     return tuple(_end_at_first(checks))
@@ -141,13 +144,13 @@ def _check_loss(reference: Header, target: Header, step: int, times: float) -> C
     return Check(name, state, f"{left:.7g} and {right:.7g}, {apart:.2g} apart")
 
 
-def _check_later_losses(reference: Header, target: Header, first: int) -> list[Check]:
-    """Return what is known of all later losses: how far they are apart, which no fixed line judges."""
+def _check_later_losses(reference: Header, target: Header, first: int, *, without_updates: bool) -> list[Check]:
+    """Return what is known of all later losses: how far they are apart, which no fixed line judges if updates lie between."""
     others = target.loss_of_step
     pairs = {step: (loss, others[step]) for step, loss in reference.loss_of_step.items() if step >= first and step in others}
     if not pairs:
         return []
-    name = f"losses of steps {min(pairs)} to {max(pairs)}"
+    name = f"losses of steps {min(pairs)} to {max(pairs)}{', without updates' if without_updates else ''}"
     broken = next((step for step, pair in pairs.items() if math.isfinite(pair[0]) != math.isfinite(pair[1])), None)
     if broken is not None:
         return [Check(name, "differs", f"that of step {broken} is finite on one side only")]
@@ -158,7 +161,10 @@ def _check_later_losses(reference: Header, target: Header, first: int) -> list[C
     worst = max(apart, key=apart.__getitem__)
     if not apart[worst]:
         return [Check(name, "agrees", "equal")]
-    return [Check(name, "noted", f"at most {apart[worst]:.2g} apart, in step {worst}; recipe loss_curves judges them")]
+    text = f"at most {apart[worst]:.2g} apart, in step {worst}"
+    if without_updates:
+        return [Check(name, "agrees" if apart[worst] <= find_loss_line(reference.dtype, target.dtype) else "differs", text)]
+    return [Check(name, "noted", f"{text}; a curve judges them (section curves)")]
 
 
 def _check_curve(curve: CurveOutcome) -> Check:

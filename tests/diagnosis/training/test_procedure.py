@@ -13,7 +13,7 @@ def header(*, losses=(2.0, 1.0, 0.5), weights="same", dtype="float32"):
     return Header(dtype=dtype, losses=losses, weights=ContentEntries(weights, {}), capture={"step": (0, 1)})
 
 
-def follow(reference=None, target=None, *, states=(), differences=None, settings=(), steps=(), curves=()):
+def follow(reference=None, target=None, *, states=(), differences=None, settings=(), steps=(), **more):
     given = {**dict.fromkeys(PARTS, "aligned"), **dict(states)}
     checks = follow_procedure(
         reference or header(),
@@ -22,7 +22,7 @@ def follow(reference=None, target=None, *, states=(), differences=None, settings
         differences=differences or {},
         settings=settings,
         steps=steps,
-        curves=curves,
+        **more,
     )
     return {one.name: one for one in checks}
 
@@ -117,3 +117,24 @@ def test_curves_come_last():
     assert list(checks)[-3:] == ["curve loss", "curve grad_norm", "curve scale"]
     assert [check.state for check in list(checks.values())[-3:]] == ["agrees", "differs", "not_told"]
     assert differing(follow(states={"backward": "starts"}, curves=curves)) == ["gradients, from the loss backwards"]
+
+
+def test_without_updates_all_steps_are_held_to_the_line_of_the_first():
+    apart = header(losses=(2.0, 1.0005, 0.5))
+    assert differing(follow(target=apart)) == []
+    assert differing(follow(target=apart, without_updates=True)) == ["loss of step 1"]
+    later = header(losses=(2.0, 1.0, 0.5005))
+    checks = follow(target=later)
+    assert (checks["losses of steps 2 to 2"].state, differing(checks)) == ("noted", [])
+    assert differing(follow(target=later, without_updates=True)) == ["losses of steps 2 to 2, without updates"]
+    near = follow(target=header(losses=(2.0, 1.0, 0.50001)), without_updates=True)
+    assert near["losses of steps 2 to 2, without updates"].state == "agrees"
+
+
+def test_losses_are_those_of_the_recorded_steps():
+    """Steps 10 and 11 of a script are recorded: the second loss is that of step 11."""
+    script, weights = {"loss_steps": [10, 11]}, ContentEntries("same", {})
+    run = Header(dtype="float32", losses=(2.0, 1.0), script=script, weights=weights, capture={"step": (10, 11)})
+    checks = follow(run, run)
+    assert checks["loss of step 10"].why.startswith("2 and 2")
+    assert checks["loss of step 11"].why.startswith("1 and 1")
