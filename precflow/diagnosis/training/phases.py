@@ -142,7 +142,7 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
     proven = verdict.verdict == "misaligned"
     first = _find_first(rows, region) if proven else ""
     guilty = data.name if data.state == "starts" else find_part(first) if first else ""
-    loss = _describe_other_loss(reference.header, target.header, rows) if proven and guilty not in {DATA, FORWARD} else ""
+    loss = _describe_other_loss(reference.header, target.header, rows) if proven and guilty != DATA else ""
     if loss:
         guilty = FORWARD
     parts = [part for part in PARTS[1:] if part != COMMUNICATION or rows[part]]
@@ -151,7 +151,7 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
     before = parts[: parts.index(guilty)] if guilty in parts else []
     told = {part: [row for row in rows[part] if part not in before or row.step <= until] for part in parts}
     states = [data, *(_tell_part(part, told[part], guilty=guilty, proven=proven, loss=loss) for part in parts)]
-    if guilty == FORWARD and _follows_unrecorded_update(rows):
+    if guilty == FORWARD and not loss and _follows_unrecorded_update(rows):
         states = [_explain_unrecorded_update(state, rows) for state in states]
     return tuple(states)
 

@@ -165,6 +165,13 @@ def test_a_loss_that_is_apart_though_the_forward_agrees_is_of_the_forward():
     assert words(states)["backward"] == "misaligned"
 
 
+def test_a_loss_that_is_apart_comes_before_an_update_that_was_not_recorded():
+    losses = {"reference": Run(losses=(1.0, 0.5), inputs="same"), "target": Run(losses=(0.25, 0.1), inputs="same")}
+    states = tell(fail("a/forward.output.0@1.0"), kept=STEP[:4], suspects=["a/forward.output.0@1.0"], **losses)
+    assert find_guilty(states) == "forward"
+    assert "the loss of step 0" in states[1].why
+
+
 @pytest.mark.parametrize(("left", "right"), [(1.0, 1.0001), (float("nan"), float("nan"))])
 def test_a_loss_that_rounding_explains_blames_nobody(left, right):
     losses = {"reference": Run(losses=(left,), inputs="same"), "target": Run(losses=(right,), inputs="same")}
