@@ -110,6 +110,8 @@ def _mark_uneven(measures: Sequence[Measure], decisions: list[Decision], calls: 
         when = _when(identity)
         inner = next((one for one in (identity.module, *_list_outer(identity.module)) if (one, when) in uneven), "")
         around = next((one for one in _list_outer(inner) if (one, when) in calls), "")
+        if not around:  # the model's own output covers nothing inside its modules, and "" is the model's name
+            continue
         outputs = calls.get((around, when), {}).values()
         agrees = bool(outputs) and all(set(statuses) <= _AGREES and "pass" in statuses for statuses in outputs)
         if agrees and not _has_lost_gradients(identity, around, gradients):

@@ -179,6 +179,18 @@ def test_a_module_that_the_sides_call_another_number_of_times_is_covered_by_the_
     assert verdict.verdict == "aligned"
 
 
+def test_the_model_covers_no_failure_inside_its_modules(run, measure, module, alone):
+    """Another module may well run other operators: that says nothing about one that both sides call as often."""
+    elsewhere = [module("other"), alone("other")]
+    failing = [measure("layers.0.fc", "linear", relative_l2=1e-2), module("layers.0.fc", relative_l2=1e-2)]
+    judged, verdict = run([*elsewhere, *failing, module("")])
+    assert [record.status for record in judged] == ["pass", "covered", "fail", "fail", "pass"]
+    assert verdict.verdict == "misaligned"
+    top = module("act", join="shape", reason="[3, 8] [6, 8]")
+    second = alone("act~1", "", record="act~1/forward.output.0", level="module")
+    assert run([top, second, module("")])[0][0].status == "shape"
+
+
 def test_it_fails_where_the_one_around_it_fails_or_the_sides_call_it_as_often(run, module, alone):
     assert run_experts(run, module, alone, error=1e-2)[0][0].status == "shape"
     assert run_experts(run, module, alone, second=False)[0][0].status == "shape"
