@@ -32,6 +32,7 @@ RANK_FILE = "rank%d.json"  # what a rank from 1 on leaves for rank 0, which remo
 LAST_CALL_FILE, LAST_CALL_BYTES = "last-call-rank%d", 2048  # the call that a rank began last, until its dump is sealed
 OUTPUT_FILE = "output.log"  # beside the dump of a script: what the script printed
 OUTPUT_OF_RANK = "output-rank%d.log"  # the same of the ranks from 1 on
+BATCHES_FOLDER = "batches"  # the same: what a script has given to its models, for `determinism.data: recorded`
 FILES_FOLDER = "files"  # beside the dump of a script: files that the script wrote
 DRAWS_PATCH = "draws.patch"  # beside the dump of a script: draws its random numbers on the CPU
 FILES_OF_RANK = "files-rank%d"  # the same of the ranks from 1 on
@@ -127,6 +128,7 @@ DETAILS = tuple(DETAIL_FACTS)
 NONE = "none"  # a recipe's rule with this detail: such calls are not recorded
 
 CHECKED, UNCHECKED = "checked", "unchecked"  # `determinism.observer`: whether a run without capture computes the same
+RECORDED = "recorded"  # `determinism.data`: the target is given the batches of the reference
 WHEN_NEEDED = "when_needed"  # `determinism.algorithms`: deterministic ones only if two runs of a side differ
 
 KEPT, LEFT_OUT = WEIGHTS_CHOICES = ("kept", "left_out")  # `capture.weights`: whether detail `tensors` stores weights

@@ -21,6 +21,7 @@ from precflow.agent.contract import (
     MIXED_TYPES,
     NONE,
     PHASES,
+    RECORDED,
     REQUEST_SCHEMA,
     UNCHECKED,
     WEIGHTS_CHOICES,
@@ -41,6 +42,7 @@ _SHOWN = 200  # characters of a wrong value that a message repeats
 class DeterminismSection(NamedTuple):
     """Section ``determinism``: seeds and switches; ``seed`` is ``None`` if the workload seeds itself.
 
+    ``data`` is ``recorded`` if the target is given the reference's batches.
     ``observer`` is ``checked`` if the workload is also run without capture, and compared.
     """
 
@@ -50,6 +52,7 @@ class DeterminismSection(NamedTuple):
     dropout: str
     repeat: bool
     observer: str
+    data: str
 
 
 class CaptureSection(NamedTuple):
@@ -176,6 +179,7 @@ class Request(NamedTuple):
     parent: Optional[int]
     resume: bool
     first_run: str  # folder of the dump of an earlier run of a script, which this one is compared with
+    batches: str  # folder of the reference's dump, whose batches the target is given
     plain_run: str  # folder of an earlier run of a script without hooks (action ``plain``), the same
     choices: str = ""  # file with the reference's choices, which the run is given in place of its own
     arms: Tuple[Arm, ...] = ()
@@ -255,6 +259,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         parent=reader.optional("parent", int),
         resume=reader.flag("resume", default=False),
         first_run=reader.value("first_run", "", str),
+        batches=reader.value("batches", "", str),
         plain_run=reader.value("plain_run", "", str),
         choices=reader.value("choices", "", str),
         arms=tuple(_parse_arm(section) for section in reader.sections("arms")),
@@ -277,6 +282,7 @@ def _parse_determinism(reader: _Reader) -> DeterminismSection:
         random_numbers=reader.choice("random_numbers", "cpu", ("cpu", "device")),
         dropout=reader.choice("dropout", "removed", ("removed", "kept")),
         repeat=reader.flag("repeat", default=True),
+        data=reader.choice("data", "script", ("script", RECORDED)),
         observer=reader.choice("observer", UNCHECKED, (UNCHECKED, CHECKED)),
     )
 

@@ -29,6 +29,7 @@ from precflow.agent.contract import (
     MODULE,
     OPERATOR,
     OPTIMIZER,
+    RECORDED,
     WHEN_NEEDED,
     is_scale,
     script_module,
@@ -97,6 +98,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_mixed_precision(config)
     yield from _check_whatif(config)
     yield from _check_script(config)
+    yield from _check_batches(config)
     yield from pairing_section.find_problems(config)
     yield from curves_section.find_problems(config)
     yield from signatures.check_fault_rules(config.emulate.rules)
@@ -327,6 +329,19 @@ def _check_script(config: RunConfig) -> PathProblems:
     for number, pattern in enumerate(workload.files):
         if pattern.startswith(("/", "~")) or ".." in pattern.replace("\\", "/").split("/"):
             yield ("workload", "files", str(number)), "leaves the folder that the script runs in: name files below it"
+
+
+def _check_batches(config: RunConfig) -> PathProblems:
+    if config.determinism.data != RECORDED:
+        return
+    path = ("determinism", "data")
+    if config.workload.model and not config.workload.script:
+        yield path, f"`{RECORDED}` is for a script: a workload of functions has the same inputs on both sides anyway"
+    if config.determinism.observer == CHECKED:
+        alone = "that compares the target with its script alone, which reads its own data"
+        yield path, f"`{RECORDED}` and determinism.observer={CHECKED} exclude each other: {alone}"
+    if config.capture.detail == ESCALATING:
+        yield path, f"`{RECORDED}` needs one pass that records everything: capture=sketch or capture=tensors"
 
 
 def _check_capture_rules(capture: Capture) -> PathProblems:

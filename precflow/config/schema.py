@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NewType, Optional, TypeVar, cast
 
-from precflow.agent.contract import CHECKED, KEPT, LEFT_OUT, UNCHECKED
+from precflow.agent.contract import CHECKED, KEPT, LEFT_OUT, RECORDED, UNCHECKED
 from precflow.metrics import LIMITED, METRICS
 
 Share = NewType("Share", float)
@@ -254,6 +254,12 @@ class Determinism:
         True,
         "Run each side once more and compare the two runs: what is not repeatable is named and proves nothing.",
         "false",
+    )
+    data: str = key(
+        "script",
+        "Whose batches the target computes on: those that its script reads, or, with `recorded`, those that the models of the "
+        "reference's script were given, up to the last recorded step. Only where the model computes its loss itself.",
+        RECORDED,
     )
     observer: str = key(
         UNCHECKED,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import API, CHECKED, FORWARD, LEFT_OUT, NOISES, NONE, OPERATOR, REQUEST_SCHEMA
+from precflow.agent.contract import API, CHECKED, FORWARD, LEFT_OUT, NOISES, NONE, OPERATOR, RECORDED, REQUEST_SCHEMA
 from precflow.config.schema import MixedPrecision, RunConfig, Side, plain
 from precflow.config.sections.whatifs import REFERENCE_CHOICE
 from precflow.config.vocabulary import ESCALATING
@@ -51,6 +51,7 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
             **({} if region is None else {"repeat": False}),  # it is compared with the first pass instead
             # Absent where it is not asked for, so that keys of other runs stay.
             **({"observer": CHECKED} if config.determinism.observer == CHECKED and region is None else {}),
+            **({"data": RECORDED} if config.determinism.data == RECORDED else {}),
         },
         "capture": _capture(config, region),
     }

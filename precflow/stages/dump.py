@@ -26,14 +26,15 @@ from precflow.stages.artifacts import read_once, read_plain, write_value
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 
 GIVEN_FILE = "given.json"
+_REFERENCE = "dump.reference"
 _KNOWN = frozenset(["precflow", "torch"])  # no digest of their code is taken: every key has their versions
 
 
-def stage(side: str, *, given_choices: bool = False) -> Stage:
-    """Return the stage that runs and records one side; with ``given_choices`` it goes on with the reference's choices."""
+def stage(side: str, *, after_reference: bool = False) -> Stage:
+    """Return the stage that runs and records one side; ``after_reference``: it is given the reference's choices or batches."""
     return Stage(
         name=f"dump.{side}",
-        needs=(f"environment.{side}", *(("dump.reference",) if given_choices else ())),
+        needs=(f"environment.{side}", *((_REFERENCE,) if after_reference else ())),
         declare=functools.partial(declare, side),
         make=functools.partial(_make, side),
         locate=functools.partial(locate, side),
@@ -138,7 +139,7 @@ def locate(side: str, job: Job) -> Mapping[str, Any]:
 
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    return record(side, job, folder, keys.digest(declare(side, job)), reference=needs.get("dump.reference"))
+    return record(side, job, folder, keys.digest(declare(side, job)), reference=needs.get(_REFERENCE))
 
 
 @contextmanager
@@ -180,7 +181,7 @@ def record(  # noqa: PLR0913  a side, and what its run is made of
         folder: Where the dump goes.
         declared_key: Hash of what was declared.
         region: Rules of a second pass, which records only the calls that they select.
-        reference: The dump whose choices the side is given; ``None`` if it makes its own.
+        reference: The dump whose choices the side is given, or whose batches if it runs a script; ``None`` for neither.
 
     Raises:
         SideError: The side refused, crashed, hung, or left no result.
@@ -201,7 +202,8 @@ def record(  # noqa: PLR0913  a side, and what its run is made of
         resume=any(folder.glob("rank*")) and job.config.determinism.observer != CHECKED and reference is None,
     )
     if job.config.workload.script:
-        _run_script(side, job, request, folder)
+        batches = str(open_dump(reference).path.resolve()) if reference is not None else ""
+        _run_script(side, job, {**request, "batches": batches}, folder)
     else:
         with hand_over_choices(folder, reference) as choices:
             ask_agent(job, side, {**request, **choices}, folder)
@@ -210,6 +212,9 @@ def record(  # noqa: PLR0913  a side, and what its run is made of
     if header.script:
         steps, missing = header.script["steps"], header.script["missing_files"]
         words.insert(0, f"{steps} step{'s' if steps != 1 else ''} of {header.script['file']}")
+        exchanged = header.script.get("batches") or {}
+        if exchanged.get("kind") == "fed":
+            words.append(f"{exchanged['calls']} batches of the reference, {exchanged['different']} in place of others")
         words += [f"no file for {', '.join(missing)}"] if missing else []
     if header.observer.checked:
         words.append("changed by watching" if header.observer.different else "the same bits without capture")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from precflow.agent.contract import RECORDED
 from precflow.config.schema import SIDES, RunConfig
 from precflow.config.sections.whatifs import REFERENCE_CHOICE
 from precflow.config.vocabulary import ESCALATING
@@ -69,8 +70,9 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
         return _compare_curves_alone(config)
     probes = [environment.stage(side) for side in ("reference", "target") if not getattr(config, side).dump]
     given = {"reference": False, "target": gives_choices(config)}
+    waits = {"reference": False, "target": given["target"] or config.determinism.data == RECORDED}
     dumps = [
-        dump.make_given_stage(side) if getattr(config, side).dump else dump.stage(side, given_choices=given[side])
+        dump.make_given_stage(side) if getattr(config, side).dump else dump.stage(side, after_reference=waits[side])
         for side in given
     ]
     escalating = escalates(config)

@@ -80,6 +80,7 @@ def build_request(composed: Any, side: str, *, out: str, import_paths: Sequence[
         ConfigError: There is nothing to run, or more than one pass would be needed.
     """
     from precflow import keys
+    from precflow.agent.contract import RECORDED
     from precflow.dumps.requests import dump_request
     from precflow.run.jobs import make_job
     from precflow.stages.dump import declare
@@ -94,6 +95,11 @@ def build_request(composed: Any, side: str, *, out: str, import_paths: Sequence[
         raise ConfigError(
             f"whatif={REFERENCE_CHOICE} takes the reference's choices out of its dump, which one request does not carry",
             next_step="run the target from a machine that has the reference's dump, with target.launcher or target.interpreter",
+        )
+    if config.determinism.data == RECORDED and side == "target":
+        raise ConfigError(
+            "determinism.data=recorded needs the reference's dump, which a request for another machine does not carry",
+            next_step="a store that both machines reach (store=...), or determinism.data=script",
         )
     absent = (
         []

@@ -5,7 +5,7 @@ import pytest
 
 from precflow.config.checks import find_problems
 from precflow.config.composition import compose
-from precflow.config.schema import Accepted, Capture, CaptureRule, MixedPrecision, RunConfig, Side, Workload
+from precflow.config.schema import Accepted, Capture, CaptureRule, Determinism, MixedPrecision, RunConfig, Side, Workload
 from precflow.config.sections.tolerance_section import find_expired
 from precflow.errors import ConfigError
 
@@ -448,6 +448,7 @@ def test_ranks_that_a_side_has_may_be_recorded():
 
 
 TRAINED = Workload(model={"_target_": "m.build"}, inputs={"_target_": "m.inputs"}, optimizer={"_target_": "torch.optim.SGD"})
+BATCHES = Determinism(data="recorded")
 SCALED = Side(mixed_precision=MixedPrecision(level="O1", loss_scale="1024"))
 
 
@@ -478,6 +479,9 @@ SCALED = Side(mixed_precision=MixedPrecision(level="O1", loss_scale="1024"))
             "not comparable",
         ),
         ({"target": SCALED, "workload": Workload(script="train.py")}, "target.mixed_precision", "a script sets its own"),
+        ({"determinism": BATCHES, "workload": TRAINED}, "determinism.data", "is for a script"),
+        ({"determinism": dataclasses.replace(BATCHES, observer="checked")}, "determinism.data", "exclude each other"),
+        ({"determinism": BATCHES, "capture": Capture(detail="escalating")}, "determinism.data", "one pass"),
         ({"workload": Workload(model={"_target_": "m"}, learning_rate=0.0)}, "workload.learning_rate", "there is none"),
         ({"workload": dataclasses.replace(TRAINED, learning_rate=-1.0)}, "workload.learning_rate", "from 0 up"),
     ],

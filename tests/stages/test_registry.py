@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from precflow.config.composition import compose
 from precflow.config.schema import Capture, RunConfig
 from precflow.config.vocabulary import WORDS
 from precflow.stages import registry
@@ -41,3 +44,12 @@ def test_kinds_are_the_names_that_people_type(pair, job_of):
 
 def test_a_recipe_may_choose_every_stage():
     assert WORDS["RunConfig.stages"] == registry.NAMES
+
+
+@pytest.mark.parametrize(("words", "needed"), [([], False), (["determinism.data=recorded"], True)])
+def test_a_target_on_the_batches_of_the_reference_waits_for_it(tmp_path, monkeypatch, words, needed):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    config = compose(["+recipe=script", "workload.script=train.py", *words], complete=False).config
+    (target,) = [stage for stage in registry.instances(config) if stage.name == "dump.target"]
+    assert ("dump.reference" in target.needs) is needed

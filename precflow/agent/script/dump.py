@@ -11,12 +11,23 @@ import torch
 
 from precflow.agent import intake, redaction
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import DRAWS_PATCH, EMPTY_HEADER, FILES_FOLDER, FILES_OF_RANK, KEPT, PLAIN_FILE, script_module
+from precflow.agent.contract import (
+    BATCHES_FOLDER,
+    DRAWS_PATCH,
+    EMPTY_HEADER,
+    FILES_FOLDER,
+    FILES_OF_RANK,
+    KEPT,
+    PLAIN_FILE,
+    RECORDED,
+    script_module,
+)
 from precflow.agent.dump.finished_steps import index_outputs
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
+from precflow.agent.script.batches import Batches
 from precflow.agent.script.files import FileKeeper
 from precflow.agent.script.launch import (
     command_words,
@@ -99,7 +110,8 @@ class ScriptDump:
         # Draws are moved wherever they happen, so the mode is on for the whole run. Where it only lists them, the start of the
         # script and the recorded steps are enough: it costs every torch function some time.
         self._always_numbers = moves_draws(request, device)
-        self._watcher = Watcher(settings, self._recorder, writer, self)
+        self._batches = _open_batches(request)
+        self._watcher = Watcher(settings, self._recorder, writer, self, self._batches)
         self._files = FileKeeper([str(each) for each in workload.get("files", ())])
         self._faults = ExitStack()  # what tells the rules of an emulated fault which module is running
         self._folder = os.getcwd()  # the script may change it
@@ -174,6 +186,8 @@ class ScriptDump:
             AgentError: A step is missing, or nothing was recorded.
         """
         watcher, request = self._watcher, self._request
+        if self._batches is not None:
+            self._batches.check_end()
         check_outcome(watcher, request, name_script(self._path), self._recorder.records)
         check_scope_of([(model.name, model.top) for model in watcher.models], request.capture.scope, request.capture.rules)
         faults.check_acted(request)
@@ -260,6 +274,7 @@ class ScriptDump:
             "loss_steps": sorted(watcher.losses),  # that of each loss in the header: chosen steps alone are recorded
             "evaluations": watcher.evaluations,
             "models": [model.title for model in watcher.models],
+            "batches": None if self._batches is None else self._batches.describe(),
             "compile": "kept" if self._compiles else "eager",
             "migration": str(self._request.workload.get("migration", "")),
             "modules": digest_modules(modules),
@@ -269,6 +284,17 @@ class ScriptDump:
             "patch": DRAWS_PATCH if patch.text else "",
             "unpatched": patch.left,
         }
+
+
+def _open_batches(request: Request) -> Optional[Batches]:
+    """Return what keeps the batches of the reference, or gives them to the target; ``None`` without ``data: recorded``."""
+    if request.determinism.data != RECORDED:
+        return None
+    feeds = request.side != "reference"
+    if feeds and not os.path.isdir(os.path.join(request.batches, BATCHES_FOLDER)):
+        message = "determinism.data=recorded, and there are no batches of the reference in %r" % request.batches
+        raise AgentError("bad_request", message, "record the reference with determinism.data=recorded first")
+    return Batches(request.batches if feeds else request.output, feeds=feeds, rank=rank_of(request))
 
 
 def _read_lines(folder: str, rank: int, step: int) -> Iterator[Dict[str, Any]]:

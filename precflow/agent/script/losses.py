@@ -18,15 +18,16 @@ class Losses(TorchFunctionMode):
 
     Args:
         quiet: Held while a value is read, so that this is not recorded.
+        check: Called with each such tensor.
 
     Attributes:
         values: One number for each call.
     """
 
-    def __init__(self, quiet: ContextManager[Any]) -> None:
+    def __init__(self, quiet: ContextManager[Any], check: Callable[[torch.Tensor], None] = lambda _: None) -> None:
         super().__init__()
         self.values: List[float] = []
-        self._quiet = quiet
+        self._quiet, self._check = quiet, check
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None
@@ -34,6 +35,7 @@ class Losses(TorchFunctionMode):
         """Run one torch function, and read the loss before a backward."""
         if getattr(func, "__name__", "") == "backward" and args and isinstance(args[0], torch.Tensor) and args[0].numel() == 1:
             with self._quiet:
+                self._check(args[0])
                 number = args[0].detach()
                 self.values.append(math.nan if number.is_meta else float(number))
         return func(*args, **(kwargs or {}))

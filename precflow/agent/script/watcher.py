@@ -43,6 +43,7 @@ from precflow.agent.session import determinism, workload_model
 if TYPE_CHECKING:
     from precflow.agent.capture.recorder import Recorder
     from precflow.agent.dump.writer import Writer
+    from precflow.agent.script.batches import Batches
 
 _TORCH_MODULES = modules.__file__
 _MOST_UNSEEN = 8  # parameters that are named; finding each name takes a tenth of a second
@@ -95,6 +96,7 @@ class Watcher:
         recorder: Records the chosen steps; ``None`` if the script is only followed.
         writer: Closes each step when it has ended.
         listener: Told what happens; ``None`` for nobody.
+        batches: Keeps or replaces what models are given, up to the last recorded step; ``None`` leaves everything as it is.
 
     Attributes:
         settings: The settings.
@@ -115,6 +117,7 @@ class Watcher:
         recorder: Optional[Recorder] = None,
         writer: Optional[Writer] = None,
         listener: Optional[Listener] = None,
+        batches: Optional[Batches] = None,
     ) -> None:
         self.steps = Steps()
         self.models = Models()
@@ -125,6 +128,7 @@ class Watcher:
         self.losses: Dict[int, List[float]] = {}
         self.dropouts: List[str] = []
         self.settings, self._recorder, self._writer, self._listener = settings, recorder, writer, listener
+        self._batches = batches
         self._process, self._thread = os.getpid(), threading.get_ident()
         self._global = ExitStack()  # hooks of the whole run
         self._step = ExitStack()  # what a recorded step has set up
@@ -133,7 +137,8 @@ class Watcher:
         self._seen: Set[str] = set()  # names of modules that ran in a recorded step, and of models that ran at all
         self._outermost: Optional[torch.nn.Module] = None  # the module whose call is outermost now
         self._is_ignored = False  # the outermost call is an evaluation
-        self._calls = 0  # of models in this step
+        self._calls = 0  # of models in this step, where their inputs are hashed
+        self._exchanged = 0  # the same, where batches are kept or replaced
         self._optimizer_calls = 0  # from the beginning of the script
         self._depth = 0  # optimizers that call other optimizers
         self._in_closure = False
@@ -158,20 +163,20 @@ class Watcher:
 
     def _listen(self) -> None:
         for remove in (
-            modules.register_module_forward_pre_hook(self._before_forward).remove,
+            modules.register_module_forward_pre_hook(self._before_forward).remove,  # type: ignore[arg-type]  # it may return new arguments
             modules.register_module_forward_hook(self._after_forward, always_call=True).remove,
         ):
             self._global.callback(remove)
 
     # Modules
 
-    def _before_forward(self, module: torch.nn.Module, positional: Tuple[Any, ...]) -> None:
+    def _before_forward(self, module: torch.nn.Module, positional: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
         # First of all lines: what is traced by a compiler folds this away, and neither breaks nor compiles again.
         if _is_compiling() or self._outermost is not None or not self._is_mine():
-            return
+            return None
         if type(module).__name__ == "GraphModule" and not any(True for _ in module.parameters()):
             self._outermost, self._is_ignored = module, True  # the code that a compiler has made, not a module of the script
-            return
+            return None
         frame = sys._getframe(1)  # noqa: SLF001  the frame of torch that runs this hook: a global hook is given no keywords
         if not self._in_closure:
             self._depth = 0  # an optimizer that raised was never seen to end
@@ -183,7 +188,7 @@ class Watcher:
             self.evaluations += 1
             if self._recording is not None and self._recorder is not None:
                 self._recorder.pause()
-            return
+            return None
         if is_evaluation:  # recorded, each call of a model as a step of its own; a loss module belongs to the call before it
             if any(True for _ in model.top.parameters()):
                 self.steps.begin()
@@ -191,18 +196,34 @@ class Watcher:
         elif self.steps.begin_forward():
             self._begin_step()
         self._seen.add(model.name)
-        if self._recording is not None:
-            self._record_call(model, RunningCall(module, positional, _find_keywords(frame)))
+        if self._recording is None and self._batches is None:
+            return None
+        return self._take_call(model, RunningCall(module, positional, _find_keywords(frame)))
 
     def _after_forward(self, module: torch.nn.Module, positional: Any, result: Any) -> None:
-        del positional, result
+        del positional
         if _is_compiling() or module is not self._outermost or not self._is_mine():
             return
         self._outermost = None
+        if self._batches is not None and not self._is_ignored:
+            self._batches.note_output(result)
         if self._is_ignored and self._recording is not None and self._recorder is not None and not self.steps.has_stepped:
             self._recorder.resume()
         if self.settings.evaluation and not self._is_ignored and not torch.is_grad_enabled():
             self.steps.end_optimizer()  # the step of an evaluation ends with its call
+
+    def _take_call(self, model: Model, call: RunningCall) -> Optional[Tuple[Any, ...]]:
+        """Record an outermost call, after its batch was kept or replaced; return its new positional arguments, if any."""
+        changed = None
+        # A loss module is given what a model has computed.
+        is_shared = self.steps.number <= max(self.settings.steps) and any(True for _ in model.top.parameters())
+        if self._batches is not None and is_shared:
+            with ExitStack() if self._recording is None or self._recorder is None else self._recorder.without_recording():
+                changed = self._batches.exchange(self.steps.number, self._exchanged, call.positional, call.keywords)
+            self._exchanged += 1
+        if self._recording is not None:
+            self._record_call(model, call if changed is None else call._replace(positional=changed))
+        return changed
 
     def _find_model(self, module: torch.nn.Module, frame: FrameType) -> Model:
         known = len(self.models.known)
@@ -263,7 +284,9 @@ class Watcher:
     def _begin_step(self) -> None:
         """Begin the step that ``steps`` has just counted."""
         self._end_step()
-        number, self._calls = self.steps.number, 0
+        number, self._calls, self._exchanged = self.steps.number, 0, 0
+        if self._batches is not None:
+            self._batches.begin_step()
         if self._listener is not None:
             self._listener.begin_step(number)
         if self._recorder is None or number not in self.settings.steps:
@@ -273,7 +296,8 @@ class Watcher:
             self._step.enter_context(self._listener.around_recording())
         self._recorder.begin_step(number)
         self._step.enter_context(self._recorder.listen())
-        losses = Losses(self._recorder.without_recording())
+        check = {} if self._batches is None else {"check": self._batches.check_loss}
+        losses = Losses(self._recorder.without_recording(), **check)
         self._step.callback(self._note_loss, losses)
         losses.start()
         self._step.callback(losses.stop)

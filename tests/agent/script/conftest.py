@@ -85,6 +85,7 @@ def watch(tmp_path):
         emulate=None,
         action="dump",
         plain_run=None,
+        batches=None,
     ):
         output, result = tmp_path / folder, tmp_path / f"{folder}.json"
         output.mkdir()
@@ -106,6 +107,7 @@ def watch(tmp_path):
                 **(determinism or {}),
             },
             "first_run": "" if first is None else str(first.folder),
+            "batches": "" if batches is None else str(batches.folder),
             "plain_run": "" if plain_run is None else str(plain_run.folder),
             "capture": {"phase": PHASES, "step": [0, 1], "detail": "digest", **(capture or {})},
         }
