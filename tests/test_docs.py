@@ -1,7 +1,7 @@
 """What the documents tell people to type works: every ``bash`` block of README, docs and examples is run.
 
-``precflow`` is the one of ``support/warm.py``, which saves the import of torch; the block of ``precflow ls`` starts
-real ones. The text encoder is a narrow one. Outside the README it has as many layers as the planted fault needs, and no noise
+``precflow`` and ``python`` are those of ``support/warm.py``, which saves the import of torch; the block of ``precflow ls``
+starts real ones. The text encoder is a narrow one with as many layers as the planted fault needs. Outside the README no noise
 floor is measured unless the page is about limits: that takes three more runs of the reference for each command. Continuous
 integration runs the README's first command at its real size.
 
@@ -41,20 +41,19 @@ BLOCKS = [
 ]
 
 
-def with_less_work(line, small_encoder, *, whole, measures):
+def with_less_work(line, small_encoder, *, measures):
     """Return a command line whose text encoder is narrow.
 
     Args:
         line: The command line.
         small_encoder: Gives the overrides for a narrow encoder of so many layers.
-        whole: It has all twelve layers; else it ends behind the layer of the fault, with two layers or up to six.
         measures: It may measure a noise floor.
     """
 
     def shorten(found):
         fault = found["fault"]
         rules = (ROOT / "conf" / "emulate" / f"{fault}.yaml").read_text(encoding="utf-8") if fault else ""
-        layers = 12 if whole else max([2, *(int(number) + 1 for number in re.findall(r"\blayers\.(\d+)", rules))])
+        layers = max([2, *(int(number) + 1 for number in re.findall(r"\blayers\.(\d+)", rules))])
         limits = "" if measures or "tolerance.standards" in line else " tolerance.standards=[default]"
         return f"{found[0]} {' '.join(small_encoder(layers=layers))}{limits}"
 
@@ -72,9 +71,9 @@ def test_block_runs_as_written(document, lines, workplace, warm_server, small_en
         folders.insert(0, warm_server.shim())
     environment = {**os.environ, "PATH": os.pathsep.join(map(str, folders))}
     environment.pop("CI", None)
-    is_readme = document.name == "README.md" and document.parent == ROOT
+    measures = document == ROOT / "README.md" or document.name in ABOUT_LIMITS
     for written in lines:
-        line = with_less_work(written, small_encoder, whole=is_readme, measures=is_readme or document.name in ABOUT_LIMITS)
+        line = with_less_work(written, small_encoder, measures=measures)
         expected = EXIT.search(line)
         done = subprocess.run(["bash", "-c", line], cwd=where, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == int(expected[1] if expected else 0), f"{line}\n{done.stdout}\n{done.stderr}"

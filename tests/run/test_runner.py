@@ -1,10 +1,12 @@
 """From a composed recipe to an outcome: kept stages, the history, the public folder, the closing words."""
 
+import contextlib
 import itertools
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,7 @@ from precflow.config.composition import compose
 from precflow.errors import ConfigError, DumpError, StoreError
 from precflow.run import pruning, runner
 from precflow.run.runner import run
+from precflow.run.store import Sealed
 from precflow.sides import launch
 
 
@@ -184,3 +187,21 @@ def test_facts_and_dump_of_a_side_come_from_one_process_and_nobody_is_left(clean
     assert all(agent.process.returncode is not None for agent in started)
     run(compose(["+recipe=minilm", "reference.device=cpu", "stages=[environment]", "target.dtype=float16", *words]), command="")
     assert all(agent.process.returncode is not None for agent in started)
+
+
+@pytest.mark.parametrize(
+    ("size", "damaged", "said"),
+    [(12e6, False, ["12 MB, from the store"]), (9e6, False, []), (9e6, True, ["9 MB, from the store"])],
+)
+def test_a_download_that_takes_time_or_is_not_whole_has_a_line(tmp_path, size, damaged, said):
+    there = Sealed(
+        "dump.reference", "abc", tmp_path, "", bytes=int(size), note="from the store", damaged=damaged, upload="s3://b/x"
+    )
+    where = SimpleNamespace(bring=lambda sealed, show: sealed)
+    lines = []
+    tell = SimpleNamespace(
+        working=lambda *_: contextlib.nullcontext(),
+        done=lambda stage, side, state, _, note: lines.append((stage, side, state, note)),
+    )
+    assert runner._bring(there, where, tell) == there
+    assert lines == [("download", "reference", "run", note) for note in said]

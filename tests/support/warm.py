@@ -34,7 +34,7 @@ import traceback
 from pathlib import Path
 
 AT_START = ("PYTHON", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "LD_", "LC_", "LANG", "TORCH_", "MALLOC_")  # read by interpreters
-AT_LIBERTY = {"PYTHONUNBUFFERED", "PYTHONHASHSEED", "TORCH_DEVICE_BACKEND_AUTOLOAD"}
+AT_LIBERTY = {"PYTHONUNBUFFERED", "PYTHONHASHSEED", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_PASS"}  # the last means nothing
 HASH_SEED = "1234"  # determinism.seed of the recipes: agents of another seed are started as ever
 OF_SERVER = {
     "PYTHONHASHSEED": HASH_SEED,
@@ -50,6 +50,7 @@ LIBRARIES = (
     "transformers",
     "numba",
     "pandas",
+    "s3fs",
 )
 _LONGEST = 1 << 20  # bytes of a message
 
@@ -99,16 +100,15 @@ class Warm:
         return code, *texts
 
     def shim(self):
-        """Return a folder with a command ``precflow`` that a shell may call in place of the real one."""
+        """Return a folder with commands that a shell may call: ``precflow``, and ``python`` for a script and nothing else."""
         self.start()
-        path = self.folder / "bin" / "precflow"
-        if not path.exists():
-            path.parent.mkdir()
-            path.write_text(
-                f"#!{sys.executable} -IS\n{_SHIM.format(file=__file__, address=str(self.address))}", encoding="utf-8"
-            )
-            path.chmod(0o755)
-        return path.parent
+        folder = self.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        for name, module in (("precflow", "precflow"), ("python", "")):
+            text = _SHIM.format(file=__file__, address=str(self.address), module=module)
+            (folder / name).write_text(f"#!{sys.executable} -IS\n{text}", encoding="utf-8")
+            (folder / name).chmod(0o755)
+        return folder
 
     def close(self):
         """End the server and what it forked."""
@@ -124,7 +124,8 @@ import importlib.util, os, sys
 spec = importlib.util.spec_from_file_location("warm", {file!r})
 warm = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(warm)
-sys.exit(warm.Started({address!r}, sys.argv[1:], cwd=os.getcwd(), env=dict(os.environ), files=(0, 1, 2)).wait(None))
+given = dict(cwd=os.getcwd(), env=dict(os.environ), files=(0, 1, 2), module={module!r})
+sys.exit(warm.Started({address!r}, sys.argv[1:], **given).wait(None))
 """
 
 

@@ -1,7 +1,7 @@
 """The tests of the emulated device run in a process of their own: installing it changes a process for good.
 
 ``pytest tests/agent/emulated`` (or any file below) installs the device and runs the tests right here. In a wider run, such as
-``pytest tests``, only ``test_own_process.py`` is kept: it starts the above as one subprocess and passes if that passes.
+``pytest tests``, only ``test_own_process.py`` is kept: it runs the above in one fork and passes if that passes.
 No test is lost either way, and no other test ever sees an ``npu`` device.
 """
 

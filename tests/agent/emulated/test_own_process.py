@@ -1,7 +1,6 @@
-"""Runs the other tests of this folder where installing the device harms nobody: in one subprocess."""
+"""Runs the other tests of this folder where installing the device harms nobody: in one process, a fork of the warm one."""
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ ROOT = HERE.parents[2]
 
 
 @pytest.mark.slow
-def test_everything_in_this_folder_passes_in_a_process_of_its_own():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(HERE)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-8000:]}\n{done.stderr[-2000:]}"
+def test_everything_in_this_folder_passes_in_a_process_of_its_own(warm_server):
+    words = ["-q", "-p", "no:xdist", str(HERE)]
+    code, out, err = warm_server.run(words, cwd=ROOT, env=dict(os.environ), timeout=900, module="pytest")
+    assert code == 0, f"python -m pytest {' '.join(words)}\n{out[-8000:]}\n{err[-2000:]}"
