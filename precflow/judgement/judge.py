@@ -155,7 +155,11 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     warnings = [
         *accepted.warnings(),
         *(_describe_missing_floors(rows, floors, measuring[0], without_floors) if measuring else ()),
-        *([] if any("near tie" in text for text in missing) else _describe_near_ties(rows)),
+        *(
+            []
+            if any("near tie" in text for text in missing)
+            else _describe_near_ties(rows, given=REFERENCE_CHOICE in config.whatif)
+        ),
         *(
             f"{standard.name} also asks for what is not checked: {'; '.join(standard.unchecked)}"
             for standard in loaded
@@ -289,15 +293,16 @@ def _describe_dependent(rows: Rows, config: RunConfig) -> list[str]:
     return [f"{count} {depend} and {verb} not comparable; {remedy}. First {measure.name}: {record.reason}"]
 
 
-def _describe_near_ties(rows: Rows) -> list[str]:
-    """Warn of near ties: they are no fault, and somebody should know."""
+def _describe_near_ties(rows: Rows, *, given: bool) -> list[str]:
+    """Warn of near ties: they are no fault, and somebody should know, also where the reference's choices were given."""
     ties = [(measure, record) for measure, record in rows if record.status == "near_tie"]
     if not ties:
         return []
     measure, record = ties[0]
     dependent = sum(record.status == "not_comparable" for _, record in rows)
     behind = f"; {records_in_words(dependent)} behind not comparable" if dependent else ""
-    return [f"{_count_ties(len(ties))}, first {measure.name}: {record.reason}{behind}"]
+    what = f"{_count_ties(len(ties))}{', and the target went on with the choices of the reference' if given else ''}"
+    return [f"{what}, first {measure.name}: {record.reason}{behind}"]
 
 
 def _count_ties(count: int) -> str:

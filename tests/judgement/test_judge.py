@@ -264,6 +264,8 @@ def test_a_near_tie_is_compared_and_no_fault(measure, run):
     assert (verdict.verdict, verdict.compared, verdict.total, verdict.coverage) == ("aligned", 2, 2, 1.0)
     assert any(text.startswith("1 near tie, first encoder.layers.0.mlp / topk: because") for text in verdict.warnings)
     assert verdict.standards == {"default": True}
+    _, given = run(measures, settle_choices=settled_as(topk="near_tie"), changes={"whatif": ("reference_choice",)})
+    assert given.warnings[0].startswith("1 near tie, and the target went on with the choices of the reference, first encoder")
 
 
 def test_what_depends_on_a_near_tie_lowers_the_coverage_and_never_fails(measure, run):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precflow.judgement.near_ties import Given, examine, is_known, is_rounding, is_selection
+from precflow.judgement.near_ties import Given, examine, find_dimension, is_known, is_rounding, is_selection
 
 SCORES = np.array([[0.3101, 0.2473, 0.1952, 0.2474], [0.9, 0.05, 0.03, 0.02]], np.float32)
 NEARER = np.array([[0.3101, 0.2474, 0.1952, 0.2473], [0.9, 0.05, 0.03, 0.02]], np.float32)
@@ -156,3 +156,32 @@ def test_equal_infinities_are_no_difference():
     masked, moved = SCORES.copy(), NEARER.copy()
     masked[:, 2] = moved[:, 2] = -np.inf
     assert examine("topk", {"dim": "-1"}, inputs(masked, moved), pick(masked), pick(moved)).near
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        ("max", {"1": "0"}),
+        ("min", {"1": "0"}),
+        ("argmax", {"1": "0"}),
+        ("argmin", {"1": "0"}),
+        ("median", {"1": "0"}),
+        ("nanmedian", {"1": "0"}),
+        ("mode", {"1": "0"}),
+        ("cummax", {"1": "0"}),
+        ("cummin", {"1": "0"}),
+        ("sort", {"1": "0"}),
+        ("argsort", {"1": "0"}),
+        ("topk", {"1": "2", "2": "0"}),
+        ("kthvalue", {"1": "2", "2": "0"}),
+    ],
+)
+def test_a_dimension_that_was_passed_by_position_is_found(operator, arguments):
+    assert find_dimension(operator, arguments) == 0
+    assert find_dimension(operator, {**arguments, "dim": "-2"}) == -2
+
+
+def test_without_a_dimension_an_operator_chooses_along_its_last_one_or_among_all_elements():
+    assert {find_dimension(operator, {}) for operator in ("max", "min", "argmax", "argmin", "median", "nanmedian")} == {None}
+    assert {find_dimension(operator, {}) for operator in ("topk", "sort", "argsort", "mode", "kthvalue")} == {-1}
+    assert find_dimension("msort", {}) == 0
