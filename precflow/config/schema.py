@@ -598,7 +598,7 @@ class RunConfig:
         "What-ifs: the target runs again with something changed, to see whether that mends it. Names (`precflow ls whatif`), "
         "ids of rules whose findings are to be confirmed, `top` for what the evidence suggests, `cheapest` for the fewest "
         "parts in a wider type that make the run pass, `reference_choice` to give the target the reference's choices where its "
-        "own are near ties or differ.",
+        "own are near ties or differ, `suspects_alone` to run each suspect alone on the target.",
         "[PF214, suspects_on_cpu]",
     )
     operators: Operators = field(default_factory=Operators)

@@ -135,7 +135,9 @@ class WrittenCalls:
     not_whole: int = 0
 
 
-def write_calls(path: Path, reference: Located, target: Located, *, largest: int = LARGEST_WORK) -> WrittenCalls:
+def write_calls(
+    path: Path, reference: Located, target: Located, *, largest: int = LARGEST_WORK, only: Collection[str] | None = None
+) -> WrittenCalls:
     """Write one line a call that both sides stored whole.
 
     Args:
@@ -143,6 +145,7 @@ def write_calls(path: Path, reference: Located, target: Located, *, largest: int
         reference: Evidence of the reference.
         target: Evidence of the target.
         largest: Bytes of tensors that are read at most; calls are taken in order of the reference.
+        only: Names of the calls that are wanted; ``None`` for all.
     """
     pairs = pair_calls(reference, target)
     levels = choose_level(pair.reference for pair in pairs)
@@ -151,6 +154,8 @@ def write_calls(path: Path, reference: Located, target: Located, *, largest: int
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for pair in pairs:
             if levels.get(pair.reference.phase) != pair.reference.level or not pair.reference.outputs:
+                continue
+            if only is not None and pair.name not in only:
                 continue
             line = _describe_call(pair, reference, target)
             if line is None:

@@ -15,6 +15,7 @@ from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.evidence.curves import gather_curves
 from precflow.diagnosis.findings import Finding
 from precflow.stages import curves, introduced
+from precflow.stages.alone import read_alone
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.commands import key_of
 from precflow.stages.compare import read_measures
@@ -89,6 +90,7 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
         introduced=introduced.read_introduced(needs),
         steps=introduced.read_steps(needs),
         gradients=introduced.read_gradients(needs),
+        alone=read_alone(needs),
         repro=repro,
     ) | gather_curves(curves.read_outcomes(needs))
 

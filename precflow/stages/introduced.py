@@ -138,7 +138,7 @@ def _make_evaluation(job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
     write_lines(folder / STEPS_FILE, steps)
     write_value(folder / GRADIENTS_FILE, gradients)
     rest = f"; {skipped.not_whole} calls were not kept whole" if skipped.not_whole else ""
-    return StageResult(note=skipped.trouble or f"{len(_read_evaluated(folder))} outputs computed again in float64{rest}")
+    return StageResult(note=skipped.trouble or f"{len(read_evaluated(folder))} outputs computed again in float64{rest}")
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -199,7 +199,8 @@ def evaluate_calls(
     return skipped
 
 
-def _read_evaluated(folder: Path) -> list[Evaluated]:
+def read_evaluated(folder: Path) -> list[Evaluated]:
+    """Return the numbers of an evaluation."""
     file = folder / EVALUATED_FILE
     return [_read(plain) for plain in read_json_lines(file)] if file.exists() else []
 
@@ -232,7 +233,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     """
     if not judged:
         return [], 0, Attribution(region, judged, verdict)
-    evaluated, skipped = _read_evaluated(evaluation), read_value(evaluation / EVALUATION_FILE, Evaluation)
+    evaluated, skipped = read_evaluated(evaluation), read_value(evaluation / EVALUATION_FILE, Evaluation)
     every = pair_calls(reference, target)
     computed = {one.call for one in evaluated}
     steps = read_lines(evaluation / STEPS_FILE, ReplayedStep)

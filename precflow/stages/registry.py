@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from precflow.agent.contract import RECORDED
 from precflow.config.schema import SIDES, RunConfig
-from precflow.config.sections.whatifs import REFERENCE_CHOICE
+from precflow.config.sections.whatifs import REFERENCE_CHOICE, SUSPECTS_ALONE
 from precflow.config.vocabulary import ESCALATING
 from precflow.dumps.requests import gives_choices
 from precflow.stages import (
     advise,
+    alone,
     compare,
     curves,
     determinism,
@@ -84,16 +85,24 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
     tried = [
         whatif.stage(word, second_pass=both, evaluates=evaluates, floors=floors)
         for word in (config.whatif if whatif.is_planned(config) else ())
-        if word != REFERENCE_CHOICE  # that is no run more, but the target's own run with other choices
+        # The first is no run more, but the target's own run with other choices; the second comes before `advise`.
+        if word not in {REFERENCE_CHOICE, SUSPECTS_ALONE}
     ]
+    plans_alone = SUSPECTS_ALONE in config.whatif and whatif.is_planned(config) and evaluates
+    runs_alone = [alone.stage(second_pass=both)] if plans_alone else []
     tabulates = operators.is_planned(config)
     compares = bool(config.curves) and (not config.stages or curves.NAME in config.stages)
     logged = [curves.stage(config)] if compares else []
-    more = (*(stage.name for stage in tried), *((operators.NAME,) if tabulates else ()), *(stage.name for stage in logged))
+    more = (
+        *(stage.name for stage in (*runs_alone, *tried)),
+        *((operators.NAME,) if tabulates else ()),
+        *(stage.name for stage in logged),
+    )
     last = [
         *([introduced.evaluation_stage(second_pass=both), introduced.stage(second_pass=both)] if evaluates else []),
         *([operators.stage(second_pass=both)] if tabulates else []),
-        _use(advise.stage(escalating=escalating, second_pass=both, evaluates=evaluates), logged),
+        *runs_alone,
+        _use(advise.stage(escalating=escalating, second_pass=both, evaluates=evaluates), [*logged, *runs_alone]),
         *tried,
         report.stage(escalating=escalating, second_pass=both, evaluates=evaluates, more=more),
     ]

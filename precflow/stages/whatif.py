@@ -38,6 +38,7 @@ from precflow.diagnosis.advice.whatif import (
     FAILED,
     NEXT_TO_NOTHING,
     NOTHING,
+    OUTCOMES_FILE,
     PARTLY,
     REFUTED,
     ArmRun,
@@ -67,7 +68,6 @@ from precflow.stages.judge import find_dtypes, judge_inputs
 from precflow.stages.second_pass.passes import latest, newest
 
 KIND = "whatif"
-OUTCOMES_FILE = "outcomes.jsonl"
 _ROUNDS = 3  # timed runs of each arm where the price is asked for
 _MOST_PARTS = 16  # parts of the suspects that are tried to find the fewest that are enough
 _LOW = ("float16", "bfloat16")

@@ -38,6 +38,14 @@ def test_a_target_that_is_given_the_reference_s_choices_comes_after_it_and_is_no
     assert [name for name in stages if name.startswith("whatif.")] == ["whatif.top"]
 
 
+def test_suspects_run_alone_before_the_advice_that_reads_of_it():
+    stages = {stage.name: stage for stage in registry.instances(replace(RunConfig(), whatif=("suspects_alone", "top")))}
+    names = list(stages)
+    assert names.index("introduced") < names.index("whatif.suspects_alone") < names.index("advise") < names.index("whatif.top")
+    assert "whatif.suspects_alone" in stages["advise"].needs
+    assert "whatif.suspects_alone" in stages["report"].needs
+
+
 def test_kinds_are_the_names_that_people_type(pair, job_of):
     assert {stage.kind for stage in registry.instances(job_of(pair()).config)} <= set(registry.NAMES)
 

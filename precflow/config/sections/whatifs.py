@@ -1,4 +1,4 @@
-"""The words that the key ``whatif`` takes: names of what-ifs, ids of rules that one confirms, and three words of precflow's.
+"""The words that the key ``whatif`` takes: names of what-ifs, ids of rules that one confirms, and four words of precflow's.
 
 The check of a recipe needs only these. What a what-if changes is read by :mod:`precflow.diagnosis.advice.whatif_files`.
 """
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 TOP = "top"  # those that are worth trying by the evidence, the most telling ones first
 CHEAPEST = "cheapest"  # the fewest parts to raise to a wider type so that the run passes
 REFERENCE_CHOICE = "reference_choice"  # the target goes on with the reference's choices where its own differ
-WORDS = (TOP, CHEAPEST, REFERENCE_CHOICE)
+SUSPECTS_ALONE = "suspects_alone"  # the target runs its suspects again, each alone
+WORDS = (TOP, CHEAPEST, REFERENCE_CHOICE, SUSPECTS_ALONE)
 _PREFIX = "whatif="  # how a rule's key `confirm` names one
 _Folders = tuple[tuple[Path, ...], tuple[Path, ...]]
 _TEAM: ContextVar[_Folders] = ContextVar("folders of a team's what-ifs and rules", default=((), ()))

@@ -27,6 +27,8 @@ NEARLY_ALL, NEXT_TO_NOTHING = (
     0.8,
     0.2,
 )  # shares of the error that are gone: confirmed from the first, refuted up to the second
+OUTCOMES_FILE = "outcomes.jsonl"
+"""File in the folder of a what-if's stage."""
 _MOST_AT_ONCE = 4  # what-ifs that `top` tries
 
 Arguments = Mapping[str, tuple[str, str]]  # name -> (reference's text, target's text)

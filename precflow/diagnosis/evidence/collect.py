@@ -10,6 +10,7 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.advice.repro import SCRIPT, write_repro
+from precflow.diagnosis.alone import RunAlone
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import communication, operator_families, run, suspect, training
@@ -46,6 +47,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     introduced: Sequence[IntroducedError] = (),
     steps: Sequence[ReplayedStep] = (),
     gradients: Gradients = _NO_GRADIENTS,
+    alone: Sequence[RunAlone] = (),
     repro: Path | None = None,
 ) -> dict[str, Any]:
     """Return evidence by the names of ``names.EVIDENCE``, and under ``suspects`` one mapping for each of the first three.
@@ -64,10 +66,12 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         introduced: What float64 at the target's own inputs said about outputs.
         steps: The optimizer's steps, computed again.
         gradients: The gradients of both sides.
+        alone: Suspects that the target has run alone.
         repro: Folder for a script that runs the first suspect alone, if all of its tensors were kept; ``None`` for no script.
     """
     statuses = {record.record: record for record in judged}
     same_dtype = reference.header.dtype == target.header.dtype
+    run_alone = {one.record: one for one in alone if one.alone is not None}
     by_output = {(one.call, one.index): one for one in introduced}
     different = {} if blockers else _find_different_calls(reference, target, same_dtype=same_dtype)
     suspected = {one.record for one in region.suspects}
@@ -107,6 +111,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
                 introduced=by_output.get((name_call(call.reference), call.records[0].index)),
                 sources=different[name].sources if (name := name_call(call.reference)) in different else (),
             )
+            | _describe_alone(run_alone.get(call.suspect.record))
             | _count_exact_products(call.suspect, measures)
             | communication.gather(reference, target, call.reference, call.target)
             | ({"repro": f"{repro.name}/{SCRIPT}"} if repro and number == shown else {})
@@ -120,6 +125,13 @@ def _find_different_calls(reference: Readable, target: Readable, *, same_dtype: 
     pairs = pair_calls(reference, target)
     found = find_different_calls(pairs, reference.calls(), target.calls(), same_dtype=same_dtype)
     return {one.pair.name: one for one in found}
+
+
+def _describe_alone(run: RunAlone | None) -> dict[str, Any]:
+    if run is None:
+        return {}
+    evidence = {"alone_error": run.alone, "alone_fault": run.is_fault, "alone_same_bits": run.same_bits}
+    return {name: value for name, value in evidence.items() if value is not None}
 
 
 def _takes_a_part(different: DifferentCall) -> bool:

@@ -214,6 +214,16 @@ _SUSPECT = {
         "shown by", "`rho` (size), `variance`, `slope`, `curve`, `largest` (rounding residue), `movement` or `nonfinite`."
     ),
     "introduced_systematic": EvidenceName("the error follows the values", "Not only more rounding."),
+    "alone_error": EvidenceName(
+        "error when it runs alone",
+        "Relative, on the target, at the inputs of either side; with `whatif=[suspects_alone]` only.",
+    ),
+    "alone_fault": EvidenceName(
+        "wrong when it runs alone", "By the line that calls of the run are held to; absent without that."
+    ),
+    "alone_same_bits": EvidenceName(
+        "alone it gives what was recorded", "With the target's own inputs, bit for bit; absent if it is not known."
+    ),
     "wired_differently": EvidenceName(
         "takes other inputs", "Sentences that say which call an input comes from on both sides; absent if they are the same."
     ),

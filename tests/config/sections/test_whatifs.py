@@ -11,8 +11,8 @@ from precflow.resources import directory
 RUN = ["+recipe=sd_text_encoder"]
 
 
-def test_words_are_names_of_files_rules_that_one_confirms_and_three_of_precflow():
-    assert {"top", "cheapest", "reference_choice", "written_out", "PF214"} <= set(known_words())
+def test_words_are_names_of_files_rules_that_one_confirms_and_four_of_precflow():
+    assert {"top", "cheapest", "reference_choice", "suspects_alone", "written_out", "PF214"} <= set(known_words())
     assert "PF105" not in known_words()
 
 

@@ -267,6 +267,12 @@ TABLE = [
     ("PF215", {"movement": True, "operator": "transpose"}, {"movement": True, "inputs_equal": False, "inputs_differ": True}),
     ("PF215", {"movement": True, "inputs_equal": False, "inputs_differ": True, "introduced_measure": "movement"}, {}),
     ("PF216", {"changed": "input 0 after a / linear returned it (model.py:3 in forward)", "operator": "tanh"}, {}),
+    (
+        "PF227",
+        {"introduced_fault": True, "alone_fault": False, "alone_error": 1e-8},
+        {"introduced_fault": True, "alone_fault": True},
+    ),
+    ("PF227", {"introduced_fault": True, "alone_fault": False, "alone_error": 1e-8}, {"introduced_fault": True}),
     ("PF299", {}, EPSILON),
     ("PF301", MASK, {**MASK, "masked_target": 1000, "masked_different": 0}),
     ("PF301", {**MASK, "masked_target": 1000, "masked_different": 2}, {**MASK, "masked_different": 0}),
