@@ -179,4 +179,5 @@ def judge_dumps(
         unrepeatable=reproduction.unrepeatable,
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
         settle_choices=make_settler(reference, target, inputs),
+        losses=(reference.header.loss_of_step, target.header.loss_of_step),
     )

@@ -59,6 +59,20 @@ def test_other_weights_inputs_or_seeds_are_never_compared(both, changes):
     assert (model.verdict.verdict, model.rows) == ("inconclusive", ())
 
 
+@pytest.mark.parametrize(("loss", "verdict"), [(1.0, "aligned"), (2.0, "misaligned")])
+def test_the_losses_of_two_dumps_are_judged_too(tmp_path, loss, verdict):
+    dumps = []
+    for side, value in (("reference", 1.0), ("target", loss)):
+        made = builder.DumpBuilder(tmp_path / side, side=side)
+        made.call("a", "linear", [X], [X * 3]).header_changes["losses"] = [value]
+        dumps.append(Dump.open(made.write()))
+    found = compare_dumps(*dumps, command="").verdict
+    assert (found.verdict, [reason[:18] for reason in found.reasons]) == (
+        verdict,
+        ["the loss of step 0"] * (verdict == "misaligned"),
+    )
+
+
 def test_the_type_of_a_side_sets_its_limit(both):
     assert compare_dumps(*both(1.001), command="").verdict.verdict == "misaligned"
     assert compare_dumps(*both(1.001, dtype="float16"), command="").rows[0].judged.limit == 2.0**-8
