@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -204,8 +205,8 @@ def test_the_packed_agent_alone_is_enough(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranks_write_one_dump(tmp_path):
-    """Two processes under torchrun, with gloo: rank 0 seals for both, and names what each was fed."""
+def test_ranks_write_one_dump(tmp_path, warm_server):
+    """Two processes as torchrun starts them, with gloo: rank 0 seals for both, and names what each was fed."""
     script = """
         import sys, torch, precflow
         import torch.distributed as group
@@ -219,9 +220,23 @@ def test_ranks_write_one_dump(tmp_path):
         group.destroy_process_group()
     """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone", "train.py"]
-    done = subprocess.run([*run, "dump"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with (tmp_path / "said").open("wb") as said:
+        ranks = [
+            warm_server.popen(
+                ["train.py", "dump"],
+                cwd=tmp_path,
+                env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
+                out=said.fileno(),
+                err=said.fileno(),
+                module="",
+            )
+            for rank in ("0", "1")
+        ]
+        assert [rank.wait(100) for rank in ranks] == [0, 0], (tmp_path / "said").read_text()
     dump = Dump.open(tmp_path / "dump")
     assert dump.sealed
     assert {call.rank for call in dump.calls()} == {0, 1}

@@ -1,8 +1,7 @@
 import contextlib
 import gc
 import json
-import subprocess
-import sys
+import os
 import textwrap
 import threading
 import weakref
@@ -399,10 +398,11 @@ ON_THE_EMULATED_DEVICE = """
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(emulated.describe_problem()), reason="this torch cannot emulate a device")
-def test_equal_bits_on_another_device_are_equal_contents(tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(ON_THE_EMULATED_DEVICE), str(tmp_path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    assert done.stdout.decode().split() == ["8", "True", "8"]  # four tensors, and two weights and two biases
+def test_equal_bits_on_another_device_are_equal_contents(tmp_path, warm_server):
+    (tmp_path / "script.py").write_text(textwrap.dedent(ON_THE_EMULATED_DEVICE))
+    words = [tmp_path / "script.py", tmp_path]
+    _, said, wrong = warm_server.run(words, cwd=tmp_path, env=dict(os.environ), timeout=100, module="")
+    assert said.split() == ["8", "True", "8"], wrong  # four tensors, and two weights and two biases
     assert (tmp_path / "rank0/step0/tensors-0.safetensors").stat().st_size > 4 * 24
 
 

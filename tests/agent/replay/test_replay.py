@@ -1,8 +1,7 @@
 """Running recorded calls alone on a device: the CPU here, and the emulated one in a process of its own."""
 
 import json
-import subprocess
-import sys
+import os
 import textwrap
 
 import pytest
@@ -87,7 +86,7 @@ def test_the_action_writes_a_line_for_each_output(dumped, asked, events, tmp_pat
     ]
 
 
-def test_a_fault_of_the_device_is_seen_at_both_inputs(dumped, tmp_path, write_calls):
+def test_a_fault_of_the_device_is_seen_at_both_inputs(dumped, tmp_path, write_calls, warm_server):
     """The emulated device cannot be taken out of a process again, so it runs in one of its own."""
     output = tmp_path / "replayed"
     output.mkdir()
@@ -109,12 +108,12 @@ def test_a_fault_of_the_device_is_seen_at_both_inputs(dumped, tmp_path, write_ca
         from precflow.agent.__main__ import main
         sys.exit(main(sys.argv[1:]))
     """)
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "request.json")], capture_output=True, text=True, timeout=200
-    )
-    if done.returncode == 77:
+    (tmp_path / "agent.py").write_text(program)
+    words = [tmp_path / "agent.py", tmp_path / "request.json"]
+    code, _, wrong = warm_server.run(words, cwd=tmp_path, env=dict(os.environ), timeout=100, module="")
+    if code == 77:
         pytest.skip("this torch has no emulated device")
-    assert done.returncode == 0, done.stderr
+    assert code == 0, wrong
     found = {
         json.loads(line)["call"].split("/")[1]: json.loads(line)
         for line in (output / "replayed.jsonl").read_text().splitlines()

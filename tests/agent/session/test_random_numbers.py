@@ -1,7 +1,6 @@
 """The CPU cannot show that numbers are moved: another process does, with the emulated device."""
 
-import subprocess
-import sys
+import os
 
 import pytest
 import torch
@@ -64,11 +63,11 @@ print("the same")
 
 
 @pytest.mark.usefixtures("emulation")
-def test_draws_on_a_device_are_the_cpus(tmp_path):
+def test_draws_on_a_device_are_the_cpus(tmp_path, warm_server):
     script = tmp_path / "draws.py"
     script.write_text(EMULATED)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert done.stdout == "the same\n", done.stderr
+    _, said, wrong = warm_server.run([script], cwd=tmp_path, env=dict(os.environ), timeout=100, module="")
+    assert said == "the same\n", wrong
 
 
 @pytest.mark.parametrize("move", [True, False])

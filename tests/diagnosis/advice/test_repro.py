@@ -43,8 +43,29 @@ def observed(hand_made):
     return of
 
 
-def run(folder):
-    """Run the script as somebody without precflow would: from elsewhere, without its folder on the path."""
+AS_ERRORS = """
+import runpy, sys, warnings
+warnings.simplefilter("error")
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.fixture
+def run(warm_server, tmp_path):
+    """Return a function that runs the script from elsewhere, without its folder on the path and with warnings as errors."""
+    (tmp_path / "as_errors.py").write_text(AS_ERRORS)
+
+    def said(folder):
+        words = [tmp_path / "as_errors.py", folder / "repro.py"]
+        code, text, wrong = warm_server.run(words, cwd=tmp_path, env=dict(os.environ), timeout=100, module="")
+        assert code == 0, wrong
+        return text
+
+    return said
+
+
+def run_as_a_stranger(folder):
+    """Run the script in an interpreter of its own, as somebody without precflow would."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(folder / "repro.py")],
@@ -58,14 +79,14 @@ def test_a_layer_norm_runs_alone_and_shows_the_recorded_error(observed, tmp_path
     right, wrong = (functional.layer_norm(X, (8,), W, None, epsilon).numpy() for epsilon in (1e-5, 1e-1))
     inputs = {"0": X.numpy(), "2": W.numpy()}
     assert write_repro(observed("layer_norm", right, wrong, inputs, NORM), tmp_path / "repro")
-    said = run(tmp_path / "repro").splitlines()
+    said = run_as_a_stranger(tmp_path / "repro").splitlines()
     assert said[0].startswith("layer_norm")
     alone, recorded = (float(line.rpartition("float64 ")[2]) for line in said[-2:])
     assert alone < 1e-6
     assert 1e-2 < recorded < 1
 
 
-def test_another_argument_of_the_target_is_an_error_against_the_reference(observed, tmp_path):
+def test_another_argument_of_the_target_is_an_error_against_the_reference(observed, tmp_path, run):
     right, wrong = (functional.layer_norm(X, (8,), W, None, epsilon).numpy() for epsilon in (1e-5, 1e-1))
     inputs = {"0": X.numpy(), "2": W.numpy()}
     assert write_repro(observed("layer_norm", right, wrong, inputs, NORM, {**NORM, "eps": "0.1"}), tmp_path / "repro")
@@ -73,7 +94,7 @@ def test_another_argument_of_the_target_is_an_error_against_the_reference(observ
     assert alone == pytest.approx(recorded, rel=1e-3)
 
 
-def test_bfloat16_and_lists_of_tensors_run(observed, tmp_path):
+def test_bfloat16_and_lists_of_tensors_run(observed, tmp_path, run):
     one, other = (value.numpy().astype(ml_dtypes.bfloat16) for value in (X, X + 1))
     value = np.concatenate([one, other], 1)
     assert write_repro(observed("cat", value, value, {"0.0": one, "0.1": other}, {"dim": "1"}), tmp_path / "repro")
