@@ -384,6 +384,8 @@ def _leave(run):
         run()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
         code = 1

@@ -46,7 +46,7 @@ def observed(hand_made):
 AS_ERRORS = """
 import runpy, sys, warnings
 warnings.simplefilter("error")
-runpy.run_path(sys.argv[1], run_name="__main__")
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
 
