@@ -58,7 +58,7 @@ def install(device_count: int = 2) -> types.ModuleType:
     if reason:
         raise RuntimeError(reason)
 
-    from precflow.agent.emulated import generator, literals, module, operators, ordinal, private, storage, stream
+    from precflow.agent.emulated import generator, literals, module, operators, ordinal, private, storage, stream, transfer
     from precflow.agent.emulated.relabel import DEVICE_TYPE
 
     ordinal.set_device_count(device_count)
@@ -75,6 +75,7 @@ def install(device_count: int = 2) -> types.ModuleType:
     operators.install()
     literals.install()
     module.install_package(built)
+    transfer.install()
     return built
 
 
