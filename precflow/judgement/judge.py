@@ -56,6 +56,8 @@ NOT_EVALUATED = (
     "it judges operators at equal inputs, and none was computed again in float64;"
     " capture.detail=tensors with capture.level=[api] or [operator] keeps what that takes"
 )
+FIRST_LOSS = "the loss of the first step"
+"""Stands among the standards if that loss fails by the line that it is held to without any."""
 _NO_FLOORS: Mapping[str, Floor] = {}
 _BY_LIMITS = frozenset({"pass", "fail", "blind", "accepted", "undecided"})
 _FROM_VALUES = frozenset(
@@ -190,6 +192,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         standards=_find_met(config, decisions, counted)
         | {standard.name: False for standard in loaded if not standard.judges_records}
         | {name: outcome.is_met for name, outcome in by_losses.items()}
+        | ({FIRST_LOSS: False} if loss.failed else {})  # else whoever explains the failing records would explain it away
         | dict(logged.met),
         not_applied=not_applied,
         sources={standard.name: standard.origin for standard in loaded if standard.date},
