@@ -12,6 +12,7 @@ import msgspec
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, DUMP_FORMAT, DUMP_SCHEMA, EMPTY_HEADER, HEADER_FILE, checksum_of
 from precflow.dumps.dtypes import is_floating
+from precflow.dumps.layout import rank_and_step_of
 from precflow.dumps.records import Count, Shape
 from precflow.errors import DumpError
 
@@ -196,6 +197,12 @@ class Header:
     script: Mapping[str, Any] = field(default_factory=dict)
     content: str = ""
     checksum: str = ""
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes that recorded it, also where they are seen as one."""
+        places = filter(None, map(rank_and_step_of, self.files))
+        return len({0, *self.sites_of_ranks, *(rank for rank, _ in places)})
 
     @property
     def loss_of_step(self) -> dict[int, float]:

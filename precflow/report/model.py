@@ -30,6 +30,7 @@ class SideView:
         device: Device name.
         dtype: Floating point type.
         facts: Flat facts, dotted name -> text.
+        ranks: Number of processes that it ran as.
     """
 
     side: str
@@ -38,6 +39,7 @@ class SideView:
     device: str
     dtype: str
     facts: Mapping[str, str] = field(default_factory=dict)
+    ranks: int = 1
 
 
 @dataclass(frozen=True)

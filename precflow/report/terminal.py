@@ -20,7 +20,7 @@ from precflow.diagnosis.findings import CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import curves, highlights, wording
-from precflow.report.model import ReportModel, Row
+from precflow.report.model import ReportModel, Row, SideView
 
 NARROWEST, WIDEST = 60, 88  # columns; a narrower terminal breaks the lines itself
 USUAL = 80  # columns
@@ -94,7 +94,7 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     """
     bodies = {"aligned": _render_aligned, "misaligned": _render_misaligned, "inconclusive": _render_inconclusive}
     foot = [*_render_report_path(report_path, columns), f"   exit {exit_code}"]
-    sides = " -> ".join(f"{'EMULATED ' if view.emulated else ''}{view.device} {view.dtype}".rstrip() for view in model.sides)
+    sides = " -> ".join(_describe_side(view) for view in model.sides)
     behind = f" · {sides} · {wording.duration(model.seconds)}"
     head = [f" {_shorten(model.recipe, min(40, max(12, columns - 1 - cell_len(behind))))}{behind}"]
     if kept:
@@ -120,6 +120,11 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
             for line in lines
         ]
     return "\n".join(line if isinstance(line, Uncut) else fit(line, columns) for line in lines)
+
+
+def _describe_side(view: SideView) -> str:
+    words = ["EMULATED" * view.emulated, view.device, view.dtype, f"{view.ranks} ranks" * (view.ranks > 1)]
+    return " ".join(filter(None, words))
 
 
 def fit(line: str, columns: int = WIDEST) -> str:

@@ -207,6 +207,7 @@ def _describe_side(name: str, header: Header) -> SideView:
     facts = {key: redaction.redact_text(str(leaf)) for key, leaf in keys.flatten(header.facts)}
     device = header.device
     words = [device.kind, device.description, _version("torch", facts), _version("torch_npu", facts), header.dtype]
+    words += [f"{header.ranks} ranks"] if header.ranks > 1 else []
     return SideView(
         side=name,
         title=", ".join(word for word in words if word) or "unknown: its dump has no header",
@@ -214,6 +215,7 @@ def _describe_side(name: str, header: Header) -> SideView:
         device=device.name or "unknown device",  # of a dump without its header
         dtype=header.dtype,
         facts=facts,
+        ranks=header.ranks,
     )
 
 

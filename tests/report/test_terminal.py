@@ -91,6 +91,12 @@ def test_inconclusive_says_what_is_missing(inconclusive):
     assert text.endswith("exit 3")
 
 
+def test_several_ranks_are_said(aligned):
+    sides = tuple(dataclasses.replace(side, ranks=8 if side.side == "target" else 1) for side in aligned.sides)
+    first = terminal.render_summary(dataclasses.replace(aligned, sides=sides), report_path="", exit_code=0).splitlines()[0]
+    assert " 8 ranks · " in first
+
+
 def test_an_emulated_target_is_said_in_every_form(misaligned, inconclusive):
     for model in (misaligned, inconclusive):
         assert "(emulated target: shows that the recipe works" in shown(dataclasses.replace(model, emulated=True))

@@ -37,6 +37,18 @@ def shown(dumps, **options):
     return [one.record for one in detail_worst(*dumps, compare_dumps(*dumps, command="").rows, **options)]
 
 
+def test_a_side_says_how_many_ranks_it_ran_as(tmp_path):
+    dumps = []
+    for side, ranks in (("reference", 1), ("target", 3)):
+        made = builder.DumpBuilder(tmp_path / side, side=side)
+        for rank in range(ranks):
+            made.call("m", "linear", [X], rank=rank)
+        dumps.append(Dump.open(made.write()))
+    sides = compare_dumps(*dumps, command="").sides
+    assert [side.ranks for side in sides] == [1, 3]
+    assert [side.title.endswith(", 3 ranks") for side in sides] == [False, True]
+
+
 def test_the_worst_come_first_and_a_repetition_once(both):
     assert shown(both(1.0, 1.1, 2.0, 1.5)) == [f"m{number}/linear.0/forward.output.0" for number in (2, 3, 1)]
 

@@ -92,3 +92,27 @@ def test_an_excerpt_has_one_call(both):
     assert [call.step for call in excerpt.calls()] == [1]
     assert excerpt.calls(step=0) == []
     assert excerpt.calls(step=1, rank=0)[0].outputs[0].stored
+
+
+@pytest.mark.parametrize(
+    ("rule", "title"),
+    [
+        ("PF903", "all_reduce gives other results, although every rank gives it the same bits on both sides"),
+        ("PF904", "The target uses the result of fc / all_reduce before it has arrived"),
+    ],
+)
+def test_a_collective_that_is_wrong_by_itself_is_named_from_dumps_to_advice(tmp_path, rule, title):
+    """Every rank gives the same on both sides; what they get is neither a sum nor another reduction."""
+    given = np.random.default_rng(1).standard_normal((2, 4, 8)).astype(np.float32)
+    noise = 1 + 0.01 * np.random.default_rng(2).standard_normal((4, 8)).astype(np.float32)
+    dumps = []
+    for side in ("reference", "target"):
+        made = builder.DumpBuilder(tmp_path / side, side=side)
+        for rank in range(2):
+            arguments = {"group": "[0, 1]", **({"read": "before it was done"} if (side, rule) == ("target", "PF904") else {})}
+            result = given.sum(0) * (noise if side == "target" else 1)
+            made.call("fc", "all_reduce", [result], [given[rank]], rank=rank, arguments=arguments)
+        dumps.append(Dump.open(made.write()))
+    model = compare_dumps(*dumps, command="")
+    assert model.verdict.verdict == "misaligned"
+    assert title in {finding.rule: finding.title for finding in model.findings}[rule]
