@@ -188,7 +188,7 @@ class ScriptDump:
         watcher, request = self._watcher, self._request
         if self._batches is not None:
             self._batches.check_end()
-        check_outcome(watcher, request, name_script(self._path), self._recorder.records)
+        check_outcome(watcher, request, name_script(self._path), self._recorder.records, self._device.name)
         check_scope_of([(model.name, model.top) for model in watcher.models], request.capture.scope, request.capture.rules)
         faults.check_acted(request)
         self._events.report_progress("seal", "writing the header")

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-def check_outcome(watcher: Watcher, request: Request, name: str, records: int) -> None:
-    """Make sure that every requested step was seen and recorded, with every module that was trained in it.
+def check_outcome(watcher: Watcher, request: Request, name: str, records: int, device: str) -> None:
+    """Make sure that every requested step was seen and recorded on the side's device, with every module that was trained in it.
 
     Args:
         watcher: What was seen of the script.
         request: What was asked for.
         name: Name of the script.
         records: Number of records.
+        device: Type of the side's device. A script chooses its device itself, and may have fallen back to the CPU.
 
     Raises:
         AgentError: ``workload``: says what was seen, and what to do.
@@ -41,6 +42,12 @@ def check_outcome(watcher: Watcher, request: Request, name: str, records: int) -
         models = ", ".join(model.title for model in watcher.models)
         message = "nothing was recorded of %s in %s" % (models or "any model", name)
         raise AgentError("workload", message, "check capture.level, capture.phase and capture.scope")
+    if watcher.devices and device not in watcher.devices:
+        used, side = sorted(watcher.devices), request.side
+        message = "%s computed on %s, and the device of the %s is %s" % (name, " and ".join(used), side, device)
+        migration = "%s.migration=transfer_to_npu if it is written for CUDA, or " % side if device == "npu" else ""
+        step = "a script chooses its device itself: %san option of its own (%s.arguments.device=%s)" % (migration, side, device)
+        raise AgentError("workload", message, "%s; %s.device=%s if that is meant" % (step, side, used[0]))
 
 
 _FUNCTIONAL = "its forward runs without calling the module (torch.func, TorchScript, another process); call the module instead"

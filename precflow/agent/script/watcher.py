@@ -106,6 +106,7 @@ class Watcher:
         elsewhere: Number of calls of models in other threads, which are not recorded.
         unseen: Names of parameters that got a gradient though no module that holds them was seen to run.
         weights: Entries of the weights before the first step, by name.
+        devices: Kinds of devices that weights were on in calls that were recorded.
         inputs: Entries of the inputs of each recorded call of a model, by name.
         losses: Losses of the recorded steps: step -> each number that ``backward`` was called on, one for a micro batch.
         dropouts: Names of the modules whose dropout was removed.
@@ -124,6 +125,7 @@ class Watcher:
         self.evaluations = self.elsewhere = 0
         self.unseen: List[str] = []
         self.weights: Dict[str, Any] = {}
+        self.devices: Set[str] = set()
         self.inputs: Dict[str, Any] = {}
         self.losses: Dict[int, List[float]] = {}
         self.dropouts: List[str] = []
@@ -257,6 +259,7 @@ class Watcher:
     def _record_call(self, model: Model, call: RunningCall) -> None:
         recorder = self._recorder
         assert recorder is not None
+        self.devices.update(weight.device.type for weight in model.top.parameters())
         with recorder.without_recording():
             self._hash_inputs(model, call)
         if id(model.top) not in self._attached:

@@ -73,3 +73,11 @@ def test_a_fault_of_one_module_is_emulated_in_a_script_or_refused(script, watch,
         assert losses(faulty)[0] == pytest.approx(4 * losses(plain)[0], rel=1e-4)
     else:
         assert "matched nothing that ran" in faulty.error["message"]
+
+
+def test_a_script_that_stays_on_the_cpu_says_nothing_of_the_device(script, watch):
+    """It falls back to the CPU where it finds no CUDA, and everything would be aligned."""
+    seen = watch(script(SCRIPT.replace('hasattr(torch, "npu")', "torch.cuda.is_available()")), device="emulated")
+    assert seen.code == 2, seen.log
+    assert "train.py computed on cpu, and the device of the target is npu" in seen.error["message"]
+    assert "arguments.device=npu" in seen.error["next_step"]
