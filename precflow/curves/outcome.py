@@ -103,7 +103,8 @@ def examine(  # noqa: PLR0913  each is a fact of its own, and all but three go b
         standard: What it is held to besides.
         repeats: The same curve of further runs of the reference.
     """
-    joined = _keep_first(join(reference, target), steps)
+    whole = join(reference, target)
+    joined = _keep_first(whole, steps)
     found = measure(joined)
     others = [measure(join(reference, repeat)) for repeat in repeats]
     held = check_whole(name, joined, found, steps=steps) + hold_to_limits(name, limits, found)
@@ -112,6 +113,8 @@ def examine(  # noqa: PLR0913  each is a fact of its own, and all but three go b
         held += Held(*(tuple(f"{standard.name}: {text}" for text in texts) for texts in vars(by_standard).values()))
     shift = find_shift(reference, target)
     notes = [*joined.notes, *held.notes]
+    if whole.started and not joined.started:  # the steps that were asked for are those from there on
+        notes.append(f"compared from step {whole.started[1]} on, where the {whole.started[0]}'s {name} begins")
     if shift:
         notes.append(
             f"the curves agree far better with {shift:+d} added to the target's steps: do both count from the same number?"
