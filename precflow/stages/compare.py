@@ -18,7 +18,7 @@ from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config.schema import plain
 from precflow.config.trust import TARGET
 from precflow.dumps.views.paired import changes_tensors, see_through_rules
-from precflow.stages import code_digests
+from precflow.environment import code_digests
 from precflow.stages.artifacts import read_lines, read_once, write_lines
 from precflow.stages.determinism import read_reproduction
 from precflow.stages.dump import open_dump

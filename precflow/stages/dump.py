@@ -18,10 +18,10 @@ from precflow.config.vocabulary import SEEDED, names_file
 from precflow.diagnosis.given_choices import write_choices
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import CaptureRules, describe_side, dump_request
+from precflow.environment import code_digests
 from precflow.environment.requirements import check_free_disk, refuse_missing
 from precflow.errors import DumpError
 from precflow.sides.interpreter import find_origins, take_fingerprint
-from precflow.stages import code_digests
 from precflow.stages.artifacts import read_once, read_plain, write_value
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 

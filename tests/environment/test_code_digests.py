@@ -2,7 +2,7 @@
 
 import pytest
 
-from precflow.stages.code_digests import digest_packages
+from precflow.environment.code_digests import digest_packages
 
 
 @pytest.fixture
