@@ -284,16 +284,12 @@ def _describe_dependent(rows: Rows, config: RunConfig) -> list[str]:
         return []
     verb = "is" if dependent == 1 else "are"
     ties = [(measure, record) for measure, record in rows if record.status == "near_tie"]
-    if not ties:  # an undecided choice, which is named as such, or one between blind values
-        return [f"{records_in_words(dependent)} {verb} not comparable: they depend on a choice that is undecided or blind"]
-    measure, record = ties[0]
-    depend = f"depend{'s' * (dependent == 1)} on {_count_ties(len(ties))}"
-    count = records_in_words(dependent)
-    if not can_give_choices(config) or REFERENCE_CHOICE in config.whatif:
-        return [f"{count} {depend} and {verb} not comparable, first {measure.name}: {record.reason}"]
-    # Ahead of the reason, which screens may cut.
-    remedy = f"whatif=[{REFERENCE_CHOICE}] compares {'it' if dependent == 1 else 'them'}, at the reference's choices"
-    return [f"{count} {depend} and {verb} not comparable; {remedy}. First {measure.name}: {record.reason}"]
+    # An undecided choice is named as such elsewhere; else it is one between blind values.
+    on_what = _count_ties(len(ties)) if ties else "a choice that is undecided or blind"
+    text = f"{records_in_words(dependent)} depend{'s' * (dependent == 1)} on {on_what} and {verb} not comparable"
+    if can_give_choices(config) and REFERENCE_CHOICE not in config.whatif:  # ahead of the reason, which screens may cut
+        text += f"; whatif=[{REFERENCE_CHOICE}] compares {'it' if dependent == 1 else 'them'}, at the reference's choices"
+    return [f"{text}. First {measure.name}: {record.reason}" for measure, record in ties[:1]] or [text]
 
 
 def _describe_near_ties(rows: Rows, *, given: bool) -> list[str]:

@@ -283,6 +283,15 @@ def test_what_depends_on_a_near_tie_lowers_the_coverage_and_never_fails(measure,
     assert any("1 record behind not comparable" in text for text in allowed.warnings)
 
 
+def test_what_depends_on_an_undecided_choice_can_be_compared_at_the_reference_s_too(measure, run):
+    measures = [measure(), integers(measure), measure(operator="add", relative_l2=1.0)]
+    _, verdict = run(measures, settle_choices=settled_as(topk="undecided", add="not_comparable"))
+    expected = (
+        "1 record depends on a choice that is undecided or blind and is not comparable; whatif=[reference_choice] compares it"
+    )
+    assert any(text.startswith(expected) for text in verdict.reasons)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -296,7 +305,7 @@ def test_what_depends_on_a_near_tie_lowers_the_coverage_and_never_fails(measure,
 def test_choices_are_offered_only_to_a_target_that_can_take_them(measure, run, changes):
     measures = [integers(measure), measure(operator="add", relative_l2=1.0)]
     _, verdict = run(measures, settle_choices=settled_as(topk="near_tie", add="not_comparable"), changes=changes)
-    assert verdict.reasons[0].startswith("1 record depends on 1 near tie and is not comparable, first")
+    assert verdict.reasons[0].startswith("1 record depends on 1 near tie and is not comparable. First")
 
 
 def test_a_fault_beside_near_ties_is_still_a_fault(measure, run):
