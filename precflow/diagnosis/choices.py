@@ -113,7 +113,8 @@ def make_settler(
 def find_dependent(reference: Evidence, other: Evidence, measures: Sequence[Measure]) -> set[str]:
     """Return the outputs that differ because a choice differs between two runs that are both right, choices included.
 
-    What noise does to them is another route, and no measure of how far rounding carries.
+    What noise does to them is another route, and no measure of how far rounding carries. Nothing depends on a choice in whose
+    place the other run was given the reference's.
 
     Args:
         reference: One run.
@@ -128,6 +129,7 @@ def find_dependent(reference: Evidence, other: Evidence, measures: Sequence[Meas
     if not flipped:
         return set()
 
+    flipped -= _list_given(other)
     has_equal_bits = _index_bits(reference, other)
     behind: set[str] = set()
     for dump in (reference, other):

@@ -75,7 +75,10 @@ def describe_noise(config: RunConfig, dtype: str) -> dict[str, Any]:
     determinism = {**described["determinism"], "repeat": False}
     determinism.pop("observer", None)
     capture = {**described["capture"], "weights": LEFT_OUT}
-    return {**described, "dtype": dtype, "determinism": determinism, "capture": capture, "noises": list(NOISES)}
+    given = (
+        _GIVEN if gives_choices(config) else {}
+    )  # so that the floors behind a choice are of the runs that are judged by them
+    return {**described, **given, "dtype": dtype, "determinism": determinism, "capture": capture, "noises": list(NOISES)}
 
 
 def noise_request(  # noqa: PLR0913  each is a fact of its own, and all but two go by name

@@ -23,7 +23,7 @@ from precflow.config.schema import RunConfig
 from precflow.config.sections import standards
 from precflow.diagnosis.choices import find_dependent
 from precflow.dumps.reader import Dump
-from precflow.dumps.requests import describe_noise, noise_request
+from precflow.dumps.requests import describe_noise, gives_choices, noise_request
 from precflow.judgement.floors import Floor, gather_floors
 from precflow.stages import dump
 from precflow.stages.artifacts import read_lines, read_once, read_plain, write_lines
@@ -82,7 +82,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         trusted=job.trusted,
         import_paths=job.import_paths,
     )
-    ask_agent(job, "reference", request, folder)
+    with dump.hand_over_choices(folder, needs["dump.reference"] if gives_choices(job.config) else None) as choices:
+        ask_agent(job, "reference", {**request, **choices}, folder)
     facts = read_plain(folder / NOISE_FILE)
     if facts["problem"]:
         write_lines(folder / FLOORS_FILE, [])

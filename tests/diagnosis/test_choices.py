@@ -207,3 +207,14 @@ def test_nothing_depends_on_a_choice_in_whose_place_the_target_was_given_the_ref
 def test_a_choice_beyond_the_noise_fails_although_the_reference_s_was_given(settle):
     wrong = {"given": [ARGMAX], "chosen": np.array([2, 0])}
     assert settle({"gate / argmax": "fail"}, target=wrong)["gate / argmax"].status == "fail"
+
+
+def test_noise_has_a_floor_behind_a_choice_that_was_given(hand_made, make_header, judge_calls):
+    reference = forward(hand_made, make_header, SCORES)
+    measures = [
+        replace(measure, exact=measure.name == "gate / argmax", metrics={"bitwise_equal": 0.0})
+        for measure in judge_calls(reference, {})[0]
+    ]
+    rerouted = find_dependent(reference, forward(hand_made, make_header, NEARER), measures)
+    assert {ARGMAX, "expert/linear.0/forward.output.0"} <= rerouted
+    assert find_dependent(reference, forward(hand_made, make_header, NEARER, given=[ARGMAX]), measures) == set()

@@ -5,7 +5,7 @@ import pytest
 
 from precflow.agent import request as agents
 from precflow.config.schema import Capture, CaptureRule, Determinism, Emulate, RunConfig, Side, Site, Tolerance, Workload
-from precflow.dumps.requests import describe_side, dump_request, environment_request
+from precflow.dumps.requests import describe_noise, describe_side, dump_request, environment_request
 from precflow.judgement.near_ties import is_draw, is_selection
 
 RULES = ({"operator": "addmm", "rule": "scale", "factor": 1.01},)
@@ -140,6 +140,7 @@ def test_choices_of_the_reference_change_the_target_s_key_and_what_both_sides_ke
             {"match": ["a"]},
             {"detail": "none"},
         ]
+    assert [describe_noise(each, "float32").get("choices") for each in (plain, given)] == [None, "reference"]
     everything = dataclasses.replace(given, capture=Capture(detail="tensors"))
     assert describe_side(everything, "reference") == describe_side(dataclasses.replace(everything, whatif=()), "reference")
 
