@@ -26,6 +26,7 @@ class Joined:
         begun_anew: Side -> how often its log went back to its first step, so that all before was dropped.
         gaps: Side -> steps between its first and last that the other side has, and that its own interval should have hit.
         notes: What a reader should know: restarts, duplicates, other intervals.
+        restarts: Those of the notes that say where a log goes back to an earlier step.
     """
 
     steps: Steps
@@ -36,6 +37,7 @@ class Joined:
     begun_anew: dict[str, int] = field(default_factory=dict)
     gaps: dict[str, Steps] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    restarts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of steps that both have."""
@@ -57,7 +59,10 @@ def join(reference: Series, target: Series) -> Joined:
         "reference": _find_gaps(reference.steps, intervals["reference"], target.steps),
         "target": _find_gaps(target.steps, intervals["target"], reference.steps),
     }
-    notes = [note for side, series in sides.items() for note in _describe_series(side, series)]
+    restarts = {side: _describe_restarts(side, series) for side, series in sides.items() if series.restarts}
+    notes = [
+        note for side, series in sides.items() for note in (*_describe_series(side, series), restarts.get(side, "")) if note
+    ]
     if len(steps) and intervals["reference"] != intervals["target"] and min(len(reference), len(target)) > 1:
         notes.append(
             f"the reference logs every {_in_words(intervals['reference'])} and the target every"
@@ -72,6 +77,7 @@ def join(reference: Series, target: Series) -> Joined:
         begun_anew={side: series.begun_anew for side, series in sides.items() if series.begun_anew},
         gaps={side: found for side, found in gaps.items() if len(found)},
         notes=tuple(notes),
+        restarts=tuple(restarts.values()),
     )
 
 
@@ -122,14 +128,16 @@ def _find_started(reference: Steps, target: Steps, interval: int) -> tuple[str, 
 
 def _describe_series(side: str, series: Series) -> list[str]:
     notes = [f"the {side}'s log: {note}" for note in series.notes]
-    if series.restarts:
-        first = series.restarts[0]
-        times = "once" if len(series.restarts) == 1 else f"{len(series.restarts)} times"
-        why = "nothing before counts" if series.begun_anew else "the run was resumed, and its later numbers count"
-        notes.append(f"the {side}'s log goes back {times}, first from step {first.after} to step {first.at}: {why}")
     if series.duplicates:
         notes.append(f"the {side}'s log has {series.duplicates} numbers more than steps: the last of a step counts")
     return notes
+
+
+def _describe_restarts(side: str, series: Series) -> str:
+    first = series.restarts[0]
+    times = "once" if len(series.restarts) == 1 else f"{len(series.restarts)} times"
+    why = "nothing before counts" if series.begun_anew else "the run was resumed, and its later numbers count"
+    return f"the {side}'s log goes back {times}, first from step {first.after} to step {first.at}: {why}"
 
 
 def _in_words(interval: int) -> str:

@@ -49,6 +49,7 @@ class CurveOutcome:
         failed: What exceeds its limit.
         missing: What is missing for a verdict.
         notes: What else a reader should know.
+        restarts: Those of the notes that say where a log goes back to an earlier step.
         standard: Name of the standard, ``""`` for none.
         limits: Plain limits by name.
         sources: Side -> where the curve was read from.
@@ -68,6 +69,7 @@ class CurveOutcome:
     failed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    restarts: tuple[str, ...] = ()
     standard: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -127,6 +129,7 @@ def examine(  # noqa: PLR0913  each is a fact of its own, and all but three go b
         failed=held.failed,
         missing=held.missing,
         notes=tuple(notes),
+        restarts=joined.restarts,
         standard=standard.name if standard else "",
         limits=dict(limits),
         sources={"reference": reference.source, "target": target.source},
@@ -197,5 +200,10 @@ def _keep_first(joined: Joined, steps: int) -> Joined:
     last = joined.steps[steps - 1]
     gaps = {side: inside for side, found in joined.gaps.items() if len(inside := found[found <= last])}
     return Joined(
-        joined.steps[:steps], joined.reference[:steps], joined.target[:steps], stopped=None, gaps=gaps, notes=joined.notes
+        joined.steps[:steps],
+        joined.reference[:steps],
+        joined.target[:steps],
+        gaps=gaps,
+        notes=joined.notes,
+        restarts=joined.restarts,
     )

@@ -68,6 +68,7 @@ def test_restarts_and_duplicates_are_said():
         "the reference's log goes back once, first from step 3 to step 2: the run was resumed, and its later numbers count",
         "the target's log has 1 numbers more than steps: the last of a step counts",
     )
+    assert joined.restarts == joined.notes[:1]
 
 
 def test_no_step_in_common():

@@ -51,5 +51,5 @@ def gather_curves(outcomes: Sequence[CurveOutcome]) -> dict[str, Any]:
         "curve_first_nonfinite_side": found.first_nonfinite_side,
         "curve_spikes_reference": [spike.step for spike in found.spikes if spike.side == "reference"],
         "curve_spikes_target": [spike.step for spike in found.spikes if spike.side == "target"],
-        "curve_restarts": [note for note in one.notes if "goes back" in note],
+        "curve_restarts": list(one.restarts),
     }
