@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-import subprocess
+import os
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -21,17 +21,24 @@ def loaded(name):
     return module
 
 
-def case(tmp_path, **changes):
-    words = {"subject": "small", "detail": "statistics", "level": "api", "folder": str(tmp_path), "rounds": 1, "calls": 200}
-    command = [sys.executable, FOLDER / "capturing" / "ours.py", json.dumps(words | changes)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture
+def case(tmp_path, warm_server):
+    """Return a function that runs a program of the benchmark and returns what it says."""
+
+    def run(program, **asked):
+        words = {"subject": "small", "folder": str(tmp_path), "rounds": 1, "calls": 200, **asked}
+        command = (FOLDER / "capturing" / program, json.dumps(words))
+        code, out, err = warm_server.run(command, cwd=tmp_path, env=dict(os.environ), timeout=100, module="")
+        assert code == 0, err
+        return json.loads(out.splitlines()[-1])
+
+    return run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("detail", ["statistics", "tensors"])
-def test_a_case_captures_every_call_and_leaves_a_dump(tmp_path, detail):
-    found = case(tmp_path, detail=detail)
+def test_a_case_captures_every_call_and_leaves_a_dump(case, tmp_path, detail):
+    found = case("ours.py", detail=detail, level="api")
     assert found["calls"] == 200
     assert found["captured"] > found["plain"] > 0
     assert 2 <= found["files"] <= 10
@@ -80,10 +87,8 @@ def test_a_bare_recorder_reads_or_writes_all_bytes(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("detail", ["statistics", "tensors"])
-def test_a_case_of_the_bare_recorder_has_a_ratio(tmp_path, detail):
-    words = {"subject": "small", "detail": detail, "level": "module", "folder": str(tmp_path), "rounds": 1, "calls": 200}
-    command = [sys.executable, FOLDER / "capturing" / "bare.py", json.dumps(words)]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+def test_a_case_of_the_bare_recorder_has_a_ratio(case, tmp_path, detail):
+    found = case("bare.py", detail=detail, level="module")
     assert found["ratio"] > 0
     assert found["tensors"] == 1 + 200 // 20
     assert found["bytes"] == 4 * 64 * found["tensors"] == (tmp_path / "bytes").stat().st_size or detail == "statistics"

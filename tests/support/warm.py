@@ -199,6 +199,7 @@ def _receive(connection):
 
 def serve(address):
     """Fork a judge for each message until stdin is closed."""
+    os.chdir(Path(address).parent)  # no shipped file is below it, so what is read is cached under the names that runs use
     _import_everything()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
@@ -268,8 +269,9 @@ def _import_everything():
         if not module.name.endswith("precflow.__main__"):
             importlib.import_module(module.name)
     importlib.import_module("precflow.sides.interpreter").subprocess = OneAnswer()
-    rules = importlib.import_module("precflow.diagnosis.advice.rule_files")
-    rules.load_rules([importlib.import_module("precflow.resources").directory("conf") / "rule"])  # compiles their templates
+    conf = importlib.import_module("precflow.resources").directory("conf")
+    importlib.import_module("precflow.diagnosis.advice.rule_files").load_rules([conf / "rule"])  # compiles their templates
+    importlib.import_module("precflow.diagnosis.advice.whatif_files").load_whatifs([conf / "whatif"])
     templates = importlib.import_module("precflow.report.templating").load_templates()
     for name in templates.list_templates(extensions=["j2"]):
         templates.get_template(name)
@@ -279,11 +281,16 @@ def _import_everything():
 def _fill_caches():
     """Do once what each judge and agent would do again: read what is shipped, and list what is installed."""
     compose = importlib.import_module("precflow.config.composition").compose
+    faults = ("reorder", "layernorm_eps", "mask_dropped", "scaled_linear", "nan_in_layer")
+    chosen = [("+recipe=sd_text_encoder", f"+emulate={fault}") for fault in faults]
+    chosen += [(f"+recipe={name}",) for name in ("sd_text_encoder", "minilm", "compare_dumps", "script")]
+    chosen += [(f"+recipe={name}", "capture=escalating") for name in ("sd_text_encoder", "minilm")]
     with contextlib.suppress(importlib.import_module("precflow.errors").PrecflowError):  # of the user's own files
-        compose(["+recipe=sd_text_encoder", "+emulate=reorder"])
-        compose(["+recipe=minilm", "capture=escalating"])
+        for words in chosen:  # Hydra's order of the files is kept for each
+            compose(words, complete=False)
     for of_agent in (True, False):
         importlib.import_module("precflow.run.steps").digest_own_code(of_agent=of_agent)
+    importlib.import_module("precflow.environment.variables").find_misspelt(os.environ)
     list_packages_once()
     importlib.import_module("precflow.agent.session.environment").list_packages()
 

@@ -24,28 +24,26 @@ _HALF_NORMAL = int32(0x38800000)  # 2^-14, float16's smallest normal value
 _BRAIN_LARGEST = int32(0x7F7F0000)  # bfloat16's largest finite value
 
 
-@register_jitable
-def as_float32(bits: Any) -> Any:
-    """Return the float32 with the given bits."""
-    return int32(bits).view(float32)
+def _reinterpret(given: Any, wanted: Any) -> Any:
+    """Return a compiled function that takes the bits of one type for those of another.
+
+    ``value.view(float32)`` does the same, but numba compiles it anew for every caller: a tenth of the time of the whole pass.
+    """
+
+    def reinterpret(_context, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001  numba's own form
+        def code(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            """Build LLVM's cast, which moves no bit."""
+            return builder.bitcast(arguments[0], context.get_value_type(wanted))
+
+        return wanted(given), code
+
+    return intrinsic(reinterpret)
 
 
-@register_jitable
-def bits_of_float32(value: Any) -> Any:
-    """Return the bits of a float32, as int32."""
-    return float32(value).view(int32)
-
-
-@register_jitable
-def bits_of_float64(value: Any) -> Any:
-    """Return the bits of a float64, as int64. Values that are not negative have the same order as their bits."""
-    return float64(value).view(int64)
-
-
-@register_jitable
-def as_float64(bits: Any) -> Any:
-    """Return the float64 with the given bits."""
-    return int64(bits).view(float64)
+as_float32 = _reinterpret(types.int32, types.float32)
+bits_of_float32 = _reinterpret(types.float32, types.int32)
+# The bits of values that are not negative have the same order as the values.
+bits_of_float64, as_float64 = _reinterpret(types.float64, types.int64), _reinterpret(types.int64, types.float64)
 
 
 def _multiply_add(_context, first, second, third):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  numba's own form

@@ -19,8 +19,9 @@ from precflow.comparison.fused.summary import Summary, merge
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 COMPILED = ("float32", "bfloat16", "float16")
-# Each form takes ten seconds to compile. By default every type stands on each side, and the coarser one once on each.
-FORMS = [*((name, name) for name in COMPILED), ("float16", "float32"), ("float32", "bfloat16")]
+# Each form takes seven seconds to compile. By default every type is read, both widths stand on each side, and float32 is
+# rounded to either short type. float16 on both sides differs from bfloat16 in helpers that have tests of their own.
+FORMS = [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float32"), ("float32", "bfloat16")]
 if ALL:
     FORMS = list(itertools.product(COMPILED, COMPILED))
 SHAPES = [
@@ -128,7 +129,7 @@ def test_limits_are_met_to_the_last_bit():
         assert find_disagreements(*both((small, (small + step).astype(np.float32)))) == []
 
 
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", [first for first, second in FORMS if first == second])
 @pytest.mark.parametrize("share", [1 / 1000, 1 / 200])
 def test_a_quotient_at_a_limit_counts_and_its_neighbours_do_as_numpy_says(name, share):
     """Differences next to a share of y, of all mantissas: exactly the share for some, and off by a unit for the others."""

@@ -1,8 +1,11 @@
 """The compiled classes of a pair against NumPy's, which say what they mean."""
 
+import itertools
+
 import numba
 import numpy as np
 import pytest
+from amounts import ALL
 
 from precflow.comparison.compiled.engine import _kernel_constants
 from precflow.comparison.compiled.general_path import FILL, KEPT, classify_segment, copy_kind
@@ -14,6 +17,9 @@ from precflow.dumps.dtypes import NUMPY_DTYPES
 
 NAMES = "sentinel nonfinite sentinel_mismatch nonfinite_mismatch infinity_for_sentinel other_fill saturated_mismatch".split()
 PATTERNS = {"float32": np.int32, "bfloat16": np.int16, "float16": np.uint16}
+PAIRS = [*((name, name) for name in PATTERNS), ("float16", "float32"), ("float32", "bfloat16")]  # sides are read one by one
+if ALL:
+    PAIRS = list(itertools.product(PATTERNS, PATTERNS))
 
 
 @numba.njit
@@ -47,8 +53,7 @@ def by_both(reference, target, floors=(0.0, 0.0)):
     return dict(zip(NAMES, counts[FIRST_CLASS : FIRST_CLASS + CLASS_COUNTS].tolist(), strict=True)), found
 
 
-@pytest.mark.parametrize("first", PATTERNS)
-@pytest.mark.parametrize("second", PATTERNS)
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_every_two_special_values_are_classed_as_numpy_classes_them(first, second):
     with np.errstate(over="ignore"):
         y, x = (np.array((1.0, *SPECIAL), np.float64).astype(NUMPY_DTYPES[name]) for name in (first, second))
