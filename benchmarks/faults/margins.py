@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
-from . import score
+from . import cases, score
 
 _WIDTH, _ROW, _LEFT, _LOW, _HIGH = 720, 44, 150, -2, 6  # the axis is a power of ten, from 0.01 to 1e6
 _FONT = 'font-family="sans-serif" font-size="13"'
@@ -47,7 +47,7 @@ def _rows(lines: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[float]]]
     """
     good = [line for line in lines if "crash" not in line]
     rows = []
-    for dtype in dict.fromkeys(line["dtype"] for line in good):
+    for dtype in cases.DTYPES:
         of_type = [line for line in good if line["dtype"] == dtype]
         clean = [line for line in of_type if line["group"] == "control"]
         acting = [line for line in of_type if line["group"] != "control" and score.band(line) != "none"]
