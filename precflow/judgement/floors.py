@@ -8,7 +8,7 @@ A record of few elements is a lottery: a loss may happen to come out right altho
 off. So a small record has at least the floor of its inputs, and small records with the same content have the same floor.
 
 The worst element is a lottery too. In trained models one element may be a hundred times as large as the others, and the whole
-error is how many units in the last place it moved. So its floor is at least what rounding does to the largest element.
+error is how many units in the last place it moved. So its floor grows with the largest element.
 """
 
 from __future__ import annotations
@@ -57,19 +57,16 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
         measured: Disturbance -> the measures of its dump against the reference's.
     """
     found: dict[str, dict[str, tuple[float, str]]] = defaultdict(dict)
-    largest: dict[str, tuple[float, str]] = defaultdict(lambda: (0.0, ""))
+    peaks: dict[str, tuple[float, str, str]] = {}  # of the largest element, with element type and disturbance
     for noise, measures in measured.items():
         for measure in measures:
             if measure.join == "paired" and measure.judged and not measure.movement:
                 _keep_larger(found[measure.record], {name: (value, noise) for name, value in _list_values(measure)})
-                if coarsest([measure.target_dtype]):  # complex numbers have no unit in the last place of their own
-                    rounding = lines.WORST_ROUNDINGS * 2.0 ** -float_facts(measure.target_dtype).digits * measure.peak
-                    largest[measure.record] = max(largest[measure.record], (rounding, noise))
+                peak = (measure.peak, measure.target_dtype, noise)
+                peaks[measure.record] = max(peak, peaks.get(measure.record, peak))
     _pool(reference.calls(), found)
     for record, each in found.items():
-        _raise_largest(each)
-        if _LARGEST in each:
-            _keep_larger(each, {_LARGEST: largest[record]})
+        _raise_largest(each, *peaks[record])
     return [_make_floor(record, each) for record, each in found.items() if each]
 
 
@@ -149,15 +146,21 @@ def _pool(calls: Iterable[Call], found: dict[str, dict[str, tuple[float, str]]])
             _keep_larger(each, alike[0])
 
 
-def _raise_largest(own: dict[str, tuple[float, str]]) -> None:
-    """Raise the floor of the worst element to four times that of the norm.
+def _raise_largest(own: dict[str, tuple[float, str]], peak: float, dtype: str, noise: str) -> None:
+    """Raise the floor of the worst element, which is a matter of luck.
 
-    The largest of a few hundred errors is a matter of luck. Of errors that are spread like a normal distribution, one in
-    16 000 is beyond four times their root mean square.
+    It is at least four times that of the norm: of errors that are spread like a normal distribution, one in 16 000 is beyond
+    four times their root mean square. A single element far beyond the others has an error as much larger, and the disturbances
+    drew it no more than a few times. And it is at least what rounding does to the largest element.
     """
-    if MAIN_METRIC in own and _LARGEST in own:
-        value, noise = own[MAIN_METRIC]
-        _keep_larger(own, {_LARGEST: (lines.WORST_OF_NORM * value, noise)})
+    if _LARGEST not in own:
+        return
+    if MAIN_METRIC in own:
+        value, of_norm = own[MAIN_METRIC]
+        times = lines.WORST_OF_NORM + lines.WORST_OF_PEAK * max(peak - lines.WORST_OF_NORM, 0.0)
+        _keep_larger(own, {_LARGEST: (times * value, of_norm)})
+    if coarsest([dtype]):  # complex numbers have no unit in the last place of their own
+        _keep_larger(own, {_LARGEST: (lines.WORST_ROUNDINGS * 2.0 ** -float_facts(dtype).digits * peak, noise)})
 
 
 def _content(record: Record) -> tuple[str, tuple[int, ...]]:

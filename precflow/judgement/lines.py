@@ -89,6 +89,13 @@ FEW_ELEMENTS = 64
 WORST_OF_NORM = 4.0
 """Least floor of the worst element, over that of the norm: of normally distributed errors one in 16 000 is beyond it."""
 
+WORST_OF_PEAK = 2.0
+"""How fast that factor grows with the largest element over the root mean square, where that is beyond those 4.
+
+An element that is far larger than all others has an error as much larger, which is a single draw. Correct chips reach 3.1
+times the norm's.
+"""
+
 WORST_ROUNDINGS = 4.0
 """Least floor of the worst element, in halves of a unit in the last place of the largest one (two to four units of it)."""
 
