@@ -1,12 +1,16 @@
 """How long a million lines of a training log take: ``python -m benchmarks.curves [--lines N]``.
 
-Every kind of log, beside the time in which Python reads the lines of the text log and does nothing with them.
+Every kind of log, beside the time in which Python reads the lines of the text log and does nothing with them, and the memory
+that reading it takes at most.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import multiprocessing
+import resource
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +23,7 @@ from precflow.curves.reading import read_curve
 from precflow.curves.wanted import Wanted
 
 LINES = 1_000_000
+PLAIN = "plain reading of lines"
 LOSS = Wanted("loss")
 
 
@@ -54,22 +59,41 @@ def measure(work: Callable[[], object]) -> float:
     return min(times)
 
 
+def measure_memory(work: Callable[[], object]) -> float:
+    """Return the megabytes that a piece of work adds at most, in a process of its own."""
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+
+    def run_and_tell() -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        work()
+        results.put((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+    process = context.Process(target=run_and_tell)
+    process.start()
+    peak: float = results.get()
+    process.join()
+    return peak
+
+
 def count_lines(path: Path) -> int:
     """Read all lines and count them."""
     with path.open(encoding="utf-8") as file:
         return sum(1 for _ in file)
 
 
-def run(lines: int) -> dict[str, float]:
-    """Return what was measured, in seconds."""
+def run(lines: int) -> dict[str, tuple[float, float]]:
+    """Return what was measured: seconds of the processor, and megabytes."""
     with tempfile.TemporaryDirectory() as name:
         logs = write_logs(Path(name), lines)
-        seconds = {"plain reading of lines": measure(lambda: count_lines(logs["text"]))}
-        for kind, path in logs.items():
-            seconds[kind] = measure(lambda path=path: read_curve(path, LOSS))  # type: ignore[misc]
-        curve = read_curve(logs["json"], LOSS)
-        seconds["joining and measuring"] = measure(lambda: examine("loss", curve, curve, limits={"max_abs_error": 1.0}))
-    return seconds
+        works: dict[str, Callable[[], object]] = {PLAIN: lambda: count_lines(logs["text"])}
+        works |= {kind: functools.partial(read_curve, path, LOSS) for kind, path in logs.items()}
+        # The curve is read when it is wanted: what this process holds already would not show in the memory of the others.
+        found = {what: (measure_memory(work), measure(work)) for what, work in works.items()}
+        curve = read_curve(logs["csv"], LOSS)
+        compare = functools.partial(examine, "loss", curve, curve, limits={"max_abs_error": 1.0})
+        found["joining and measuring"] = (measure_memory(compare), measure(compare))
+    return {what: (seconds, megabytes) for what, (megabytes, seconds) in found.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -77,10 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=LINES)
     lines = parser.parse_args(arguments).lines
-    seconds = run(lines)
+    found = run(lines)
     print(f"{lines} steps")
-    for what, taken in seconds.items():
-        print(f"  {what:<24}{taken:8.2f} s   {taken / seconds['plain reading of lines']:6.1f} x plain reading")
+    for what, (seconds, megabytes) in found.items():
+        print(f"  {what:<24}{seconds:8.2f} s   {seconds / found[PLAIN][0]:6.1f} x plain reading   {megabytes:6.0f} MB")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from precflow.errors import PrecflowError, StoreError
 from precflow.run import bundle
 from precflow.run.bundle import open_bundle, read_header, write_bundle
 from precflow.run.manifest import Manifest, RunEntry
+from precflow.run.remote.filesystem import Address
+from precflow.run.remote.uploads import Uploads
 from precflow.run.runner import run
 from precflow.run.store import Store
 
@@ -187,6 +189,10 @@ def test_a_run_travels_by_its_name(stage_fixtures, tmp_path, monkeypatch, capsys
         path.name.partition("-")[0] for path in (tmp_path / "elsewhere" / "llm" / "store").iterdir() if path.name[0] != "."
     }
     assert names == {"dump.reference", "noise.reference"}
-    assert cli.main(["unbundle", "llm-reference.bundle.tar", "--store", "s3://x/y"]) == 2
+    there = (tmp_path / "there").as_uri()
+    assert cli.main(["unbundle", "llm-reference.bundle.tar", "--runs", "third", "--store", there]) == 0
+    assert f"uploaded to {there}" in capsys.readouterr().out
+    (upload,) = Uploads(Address(there), "llm").search("dump.reference")
+    assert upload.key == Store(Path("third/llm/store")).list_sealed("dump.reference")[0].key
     assert cli.main(["unbundle", "llm-reference.bundle.tar", "--json", "--runs", "elsewhere"]) == 0
     assert [row["new"] for row in json.loads(capsys.readouterr().out)["instances"]] == [False, False]
