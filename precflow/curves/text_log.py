@@ -7,7 +7,10 @@ number of steps of an epoch.
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +25,7 @@ from precflow.curves.wanted import Wanted
 from precflow.errors import CurveError
 
 _BLOCK = 1 << 23  # bytes of a log that are held at once
+LONGEST = 60.0  # seconds of the processor for a block, which takes the shipped patterns a tenth of one
 _TRIED = 1 << 22  # bytes by which the shipped patterns are told from each other
 _FALLBACK = "plain"  # it would match some lines of all others
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -59,7 +63,13 @@ def read_text(path: Path, wanted: Wanted, place: str) -> Series:
         CurveError: The pattern is not usable, or no line matches.
     """
     pattern = compile_pattern(wanted) if wanted.pattern else _recognize(path, wanted, place)
-    found = _find_all(path, pattern.expression)
+    try:
+        found = _find_all(path, pattern.expression)
+    except TimeoutError as error:
+        raise CurveError(
+            f"{place}: curves.{wanted.name}.pattern takes more than {LONGEST:g} s for {_BLOCK >> 20} MB of the log",
+            next_step="repetitions inside each other, such as (a+)+, try every way to cut a line: write them as one",
+        ) from error
     values = found["value"]
     if not values:
         raise _nothing_found(path, wanted, place)
@@ -90,7 +100,8 @@ def _find_all(path: Path, expression: re.Pattern[str]) -> dict[str, list[str]]:
     groups = expression.groupindex
     found: dict[str, list[str]] = {name: [] for name in (*curves_section.GROUPS, *_EPOCHS) if name in groups}
     for block in _read_blocks(path):
-        matches = expression.findall(block)
+        with _limiting():
+            matches = expression.findall(block)
         if matches and isinstance(matches[0], str):  # of an expression with one group
             found["value"] += matches
             continue
@@ -98,6 +109,31 @@ def _find_all(path: Path, expression: re.Pattern[str]) -> dict[str, list[str]]:
             place = groups[name] - 1
             texts += [match[place] for match in matches]
     return found
+
+
+@contextmanager
+def _limiting() -> Iterator[None]:
+    """Raise ``TimeoutError`` if the body takes too long: a pattern can be written so that it never ends.
+
+    Matching asks for signals, so a timer reaches it; only the main thread gets them. The time is that of this process alone,
+    because nothing may depend on what else a machine does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        """End the matching."""
+        del number, frame
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _number_steps(found: Mapping[str, list[str]], wanted: Wanted, place: str) -> Values:

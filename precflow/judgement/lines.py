@@ -64,7 +64,7 @@ SMALLEST_ERROR = 0.5
 
 OPTIMIZER_STEP = 2.0
 """Line of an optimizer's error against its formula, in units of four roundings of the terms that it adds up. Correct optimizers
-(torch's, foreach and not, float32 and bfloat16): at most 0.4.
+(torch's, foreach and not, float32 and bfloat16): at most 0.8.
 """
 
 CLASS_SHARE = 0.9

@@ -3,10 +3,12 @@
 import base64
 import json
 import math
+import signal
 
 import pytest
 
 from precflow.config.sections import curves_section
+from precflow.curves import text_log
 from precflow.curves.reading import read_curve
 from precflow.curves.wanted import Wanted
 from precflow.errors import CurveError
@@ -219,3 +221,13 @@ def test_what_is_said_about_a_log_that_is_not_there(tmp_path):
         read_curve(tmp_path / "nothing", LOSS)
     with pytest.raises(CurveError, match="is a folder without event files"):
         read_curve(tmp_path, LOSS)
+
+
+def test_a_pattern_that_never_ends_is_given_up(tmp_path, monkeypatch):
+    (tmp_path / "a.log").write_text("step 1 loss " + "1" * 40 + "x\n")
+    monkeypatch.setattr(text_log, "LONGEST", 0.1)
+    before = signal.getsignal(signal.SIGVTALRM)
+    with pytest.raises(CurveError, match=r"curves\.loss\.pattern takes more than 0\.1 s for 8 MB of the log"):
+        read_curve(tmp_path / "a.log", Wanted("loss", pattern=r"step (?P<step>\d+) loss (?P<value>(\d+)+)$"), "a.log")
+    assert signal.getsignal(signal.SIGVTALRM) is before
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
