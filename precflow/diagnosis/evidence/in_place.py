@@ -165,6 +165,7 @@ def _as_arrays(observed: ObservedCall, output: TensorPair) -> tuple[Array, Array
 
 def _describe_places(observed: ObservedCall, reference: Array, target: Array) -> dict[str, Any]:
     """Return where the error is, and how values were moved."""
+    reference, target = np.atleast_1d(reference), np.atleast_1d(target)  # a loss is a number, and has no rows
     usable = np.isfinite(reference) & np.isfinite(target)
     here, there = np.where(usable, reference, 0.0), np.where(usable, target, 0.0)
     error = there - here

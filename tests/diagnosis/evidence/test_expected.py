@@ -54,7 +54,7 @@ ROWS = {"normalized_shape": "(6,)", "eps": "0.1"}
         ("cross_entropy", {}, {"input": CLASSES, "target": PLACES}, functional.cross_entropy(CLASSES, PLACES)),
         (
             "cross_entropy",
-            {"ignore_index": "2", "reduction": "'mean'"},
+            {"size_average": "None", "ignore_index": "2", "reduce": "None", "reduction": "'mean'", "label_smoothing": "0.0"},
             {"0": X[0], "1": LABELS, "2": GAIN.abs()},
             functional.cross_entropy(X[0], LABELS, GAIN.abs(), ignore_index=2),
         ),

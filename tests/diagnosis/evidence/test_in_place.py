@@ -89,6 +89,14 @@ def test_epsilon_of_a_norm_that_is_written_out_is_that_of_its_sum(about):
     assert found["epsilon_share"] > 0.99
 
 
+def test_a_loss_that_is_one_number_is_explained(about):
+    """It has neither rows nor a last axis."""
+    other = X.flip(0)
+    found = about("mse_loss", functional.mse_loss, lambda x, y: functional.mse_loss(x, y).bfloat16().double(), X, other)
+    assert found["in_place"]
+    assert found["own_error"] < 2.0**-8
+
+
 def test_an_operator_of_another_kind_with_that_name_is_left_alone(about):
     found = about("linear", lambda x, w: (x @ w.T) ** 2, product, X, W)
     assert "own_error" not in found
