@@ -24,7 +24,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from precflow.agent.contract import FORWARD, OPTIMIZER
+from precflow.agent.contract import BACKWARD, FORWARD, OPTIMIZER
 from precflow.diagnosis.calls_differ import DifferentCall
 from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.findings import Region, Suspect
@@ -238,11 +238,19 @@ def _keep(
     behind = _find_behind(start, nodes)
     forward = min((node.call.step for node in start if node.call.phase == FORWARD), default=None)
 
+    gradients = {(node.call.module, node.call.step, node.call.rank) for node in start if node.call.phase == BACKWARD}
+
     def follows(suspect: Suspect) -> bool:
-        """Tell whether a named suspect leads to this one, through the graph or through the loss."""
+        """Tell whether a named suspect leads to this one: through the graph, through the loss, or as a part of it."""
         node = owners.get(suspect.record)
         if node is None:
             return False
+        call = node.call
+        # The gradient of a module's input may be recorded before those of its parts are, which lead to it.
+        if call.phase == BACKWARD and not call.operator and call.module:
+            inside = f"{call.module}."
+            if any(part.startswith(inside) and rest == [call.step, call.rank] for part, *rest in gradients):
+                return True
         return node.key in behind or (forward is not None and node.call.phase != FORWARD and node.call.step >= forward)
 
     return tuple(suspect for suspect in open_ones if suspect.record not in named and not follows(suspect))

@@ -7,13 +7,15 @@ each line tells it the file and the bytes of every tensor.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from precflow.agent.contract import API, BACKWARD, FORWARD, GRADIENT, MODULE, OPERATOR, OPTIMIZER, module_text
+from precflow.diagnosis.introduced import Evaluated
+from precflow.diagnosis.linear_gradients import find_operands, is_product, write_equation
 from precflow.diagnosis.localize import DumpWithCalls
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
@@ -21,6 +23,7 @@ from precflow.errors import DumpError
 
 LARGEST_WORK = 1 << 33
 """Bytes of tensors that one evaluation reads at most: 8 GiB, some minutes on two cores."""
+_REPRODUCED = 2.0**-7  # relative error of a gradient that is a product; TF32 has 2^-11, bfloat16 2^-9
 
 
 class Located(DumpWithCalls, Protocol):
@@ -149,15 +152,19 @@ def write_calls(
     """
     pairs = pair_calls(reference, target)
     levels = choose_level(pair.reference for pair in pairs)
+    # Where modules are all that is known of the backward pass, the gradients of a Linear layer are products all the same.
+    by_modules = levels.get(BACKWARD) == MODULE
+    sides = [_group_by_module(dump.calls()) if by_modules else {} for dump in (reference, target)]
     written: list[PairedCall] = []
     left_out, not_whole, room = 0, 0, largest
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for pair in pairs:
-            if levels.get(pair.reference.phase) != pair.reference.level or not pair.reference.outputs:
+            multiplied = by_modules and is_product(pair.reference)
+            if not multiplied and (levels.get(pair.reference.phase) != pair.reference.level or not pair.reference.outputs):
                 continue
             if only is not None and pair.name not in only:
                 continue
-            line = _describe_call(pair, reference, target)
+            line = _describe_product(pair, reference, target, sides) if multiplied else _describe_call(pair, reference, target)
             if line is None:
                 not_whole += 1
                 continue
@@ -189,6 +196,65 @@ def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Map
         "class": call.class_name,
         "phase": call.phase,
         "arguments": dict(call.arguments),
+        "sides": sides,
+    }
+
+
+def name_outputs(evaluated: Iterable[Evaluated], pairs: Iterable[PairedCall]) -> list[Evaluated]:
+    """Return what was evaluated with the indices that the records of gradients have: the names of parameters.
+
+    A weight that other modules use too, or whose gradient a hook changes, has a gradient that is not this product alone. Where
+    the reference's own is not, nothing is said of it.
+    """
+    named = {pair.name: pair.reference.outputs[0].index for pair in pairs if is_product(pair.reference)}
+    return [
+        replace(one, index=named.get(one.call, one.index))
+        for one in evaluated
+        if one.call not in named or not one.evaluated or (one.sides["reference"].eta or 0.0) < _REPRODUCED
+    ]
+
+
+_ModuleStep = tuple[str, int, int]
+"""Module, step and rank."""
+
+
+def _group_by_module(calls: Iterable[Call]) -> dict[_ModuleStep, list[Call]]:
+    groups: dict[_ModuleStep, list[Call]] = defaultdict(list)
+    for call in calls:
+        groups[call.module, call.step, call.rank].append(call)
+    return groups
+
+
+def _describe_product(
+    pair: PairedCall, reference: Located, target: Located, modules: Sequence[Mapping[_ModuleStep, list[Call]]]
+) -> Mapping[str, Any] | None:
+    """Return the line of a gradient of a Linear layer, as the call of a torch function that computes it.
+
+    What a function returns has index ``0``; :func:`name_outputs` takes that back.
+    """
+    is_weight = pair.reference.phase == GRADIENT
+    first = 1 if is_weight else 0  # of einsum's tensors
+    sides: dict[str, Any] = {}
+    equation = ""
+    for name, dump, call, groups in zip(
+        ("reference", "target"), (reference, target), (pair.reference, pair.target), modules, strict=True
+    ):
+        operands = find_operands(groups[call.module, call.step, call.rank], call) if is_product(call) else None
+        if operands is None:
+            return None
+        equation = write_equation(operands[0])
+        inputs, outputs = (list(locate_all(dump, records, moved=False)) for records in (operands, call.outputs))
+        if None in inputs or None in outputs:
+            return None
+        named = [{**one, "index": str(first + place)} for place, one in enumerate(inputs) if one is not None]
+        sides[name] = {"inputs": named, "outputs": [{**one, "index": "0"} for one in outputs if one is not None]}
+    return {
+        "call": pair.name,
+        "level": API,
+        "operator": "einsum" if is_weight else "matmul",
+        "class": pair.reference.class_name,
+        "phase": FORWARD,
+        "arguments": {"0": repr(equation)} if is_weight else {},
         "sides": sides,
     }
 

@@ -20,7 +20,14 @@ from precflow.config.sections.standards import are_measured
 from precflow.diagnosis import operator_standards
 from precflow.diagnosis.attribution import Attribution, attribute
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
-from precflow.diagnosis.evaluation import Located, find_doubtful_pairs, find_other_implementations, pair_calls, write_calls
+from precflow.diagnosis.evaluation import (
+    Located,
+    find_doubtful_pairs,
+    find_other_implementations,
+    name_outputs,
+    pair_calls,
+    write_calls,
+)
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
@@ -67,13 +74,13 @@ class Evaluation:
 def evaluation_stage(*, second_pass: bool) -> Stage:
     """Return the stage that computes calls in float64. It knows no limit, so that a changed one computes nothing again."""
     needs = newest(("dump.reference", "dump.target", "determinism", "compare"), second_pass=second_pass)
-    return Stage(name=EVALUATION, needs=needs, declare=_declare_evaluation, make=_make_evaluation, version=2)
+    return Stage(name=EVALUATION, needs=needs, declare=_declare_evaluation, make=_make_evaluation, version=3)
 
 
 def stage(*, second_pass: bool) -> Stage:
     """Return the stage that names operators; with a second pass it reads what both passes kept."""
     needs = newest(("dump.reference", "dump.target", "judge", "localize"), second_pass=second_pass)
-    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=2)
+    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=3)
 
 
 def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, Region]:
@@ -235,6 +242,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
         return [], 0, Attribution(region, judged, verdict)
     evaluated, skipped = read_evaluated(evaluation), read_value(evaluation / EVALUATION_FILE, Evaluation)
     every = pair_calls(reference, target)
+    evaluated = name_outputs(evaluated, every)
     computed = {one.call for one in evaluated}
     steps = read_lines(evaluation / STEPS_FILE, ReplayedStep)
     computed.update(one.call for one in steps)
