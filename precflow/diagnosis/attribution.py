@@ -24,7 +24,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from precflow.agent.contract import BACKWARD, FORWARD, OPTIMIZER
+from precflow.agent.contract import BACKWARD, FORWARD, OPTIMIZER, parse_identity
 from precflow.diagnosis.calls_differ import DifferentCall
 from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.findings import Region, Suspect
@@ -92,7 +92,7 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     reasons = [suspect for one in failing if (suspect := _suspect_difference(one, by_call, statuses)).record not in suspected]
     explained = sorted((*named, *reasons), key=lambda suspect: suspect.order)
     cleared = _find_cleared(found, by_call, calls)
-    if found and not explained and _is_drift(region.suspects, judged, verdict, guessed):
+    if found and not explained and _is_drift(region.suspects, judged, verdict, guessed, cleared):
         return _leave_undecided(region, judged, verdict, cleared)
     kept = _keep(region.suspects, explained, cleared, nodes)
     suspects = tuple(explained) + kept
@@ -118,8 +118,18 @@ def _kind_of(call: Call) -> str:
     return "the optimizer" if call.phase == OPTIMIZER else call.operator or call.class_name
 
 
-def _is_drift(suspects: Sequence[Suspect], judged: Sequence[Judged], verdict: Verdict, guessed: Collection[str]) -> bool:
-    """Tell whether all that fails is a little over a guessed limit, behind inputs that use most of theirs."""
+def _is_drift(
+    suspects: Sequence[Suspect],
+    judged: Sequence[Judged],
+    verdict: Verdict,
+    guessed: Collection[str],
+    cleared: Collection[str],
+) -> bool:
+    """Tell whether all that fails is a little over a guessed limit, behind inputs that use most of theirs.
+
+    Every suspect of the forward has to compute rightly in place: one that could not be evaluated may be wrong by as much. Of the
+    backward pass most dumps show modules alone, which cannot be evaluated.
+    """
     failing = [one for one in judged if one.status in MISALIGNED_STATUSES]
     return (
         bool(failing)
@@ -128,6 +138,7 @@ def _is_drift(suspects: Sequence[Suspect], judged: Sequence[Judged], verdict: Ve
         and all(one.ratio < lines.AMPLIFIED for one in failing)
         and bool(suspects)
         and all(suspect.inputs_use > lines.ACCUMULATED for suspect in suspects)
+        and all(suspect.record in cleared or parse_identity(suspect.record).phase != FORWARD for suspect in suspects)
     )
 
 
@@ -141,7 +152,7 @@ def _leave_undecided(region: Region, judged: Sequence[Judged], verdict: Verdict,
     count = counted.counts["undecided"]
     reason = (
         f"{count} record{'s' * (count > 1)} exceed{'s' * (count == 1)} a fixed limit by less than {lines.AMPLIFIED:g} times, "
-        f"and no operator introduces an error: a noise floor would decide (first {first.record})"
+        f"and no operator that was evaluated introduces an error: a noise floor would decide (first {first.record})"
     )
     note = f"{len(region.suspects)} calls where the sides first differ start from inputs that use most of their limit"
     return Attribution(

@@ -71,6 +71,26 @@ def test_an_innocent_first_divergence_is_cleared(hand_made, conclude):
     assert attribution.region.roles[b] == attribution.region.roles[c] == "inherits"
 
 
+def test_a_module_is_not_blamed_beside_its_part_whose_gradient_is_wrong(hand_made):
+    """The gradient of a module's input is recorded before those of its parts, which the graph shows behind it."""
+    dump = hand_made()
+    whole = dump.module("block", {"content": "g"}, phase="backward")
+    part = dump.module("block.head", {"content": "h"}, phase="backward", class_name="Linear")
+    other = dump.module("blocks", {"content": "k"}, phase="backward")
+    calls = [whole, part, other]
+    suspects = tuple(Suspect(one.outputs[0].text, one.name, one.module, "", one.order, 2.0, "differs") for one in calls)
+    attribution = attribute(
+        build_graph(dump.calls()),
+        Region("block", suspects, {}),
+        [Judged(one.outputs[0].text, "fail", ratio=2.0) for one in calls],
+        Verdict("misaligned"),
+        pairs=[PairedCall(name_call(one), one, one) for one in calls],
+        found=[found(part, fault=True)],
+        different=[],
+    )
+    assert names(attribution) == ["block.head (backward)", "blocks (backward)"]
+
+
 def test_a_fault_under_every_limit_makes_the_run_misaligned(hand_made, conclude):
     dump = chain(hand_made(), "a", "b")
     attribution = conclude(dump, {}, {"b / linear"}, verdict="aligned")
@@ -240,7 +260,7 @@ DRIFT = {"standard": "calibrated", "ratio": 1.2}
 def drift(hand_made):
     """Return a function that attributes a run of which one record is a little over its limit behind inputs near theirs."""
 
-    def run(*, use=0.9, standards=("calibrated",), fault=False, **changes):
+    def run(*, use=0.9, standards=("calibrated",), fault=False, evaluated=True, **changes):
         dump = chain(hand_made(), "a", "b")
         calls = dump.made
         record = calls[1].outputs[0].text
@@ -252,7 +272,7 @@ def drift(hand_made):
             judged,
             Verdict("misaligned", ("1 record exceeds its limit",), standards=dict.fromkeys(standards, False)),
             pairs=[PairedCall(name_call(call), call, call) for call in calls],
-            found=[found(calls[0], fault=False), found(calls[1], fault=fault)],
+            found=[found(calls[0], fault=False), *([found(calls[1], fault=fault)] if evaluated else [])],
             different=[],
             guessed=("calibrated",),
         )
@@ -276,6 +296,7 @@ def test_accumulated_rounding_over_a_guessed_limit_is_undecided_and_blames_nobod
         {"standard": "default"},  # somebody has chosen it
         {"standards": ("calibrated", "default")},
         {"fault": True},
+        {"evaluated": False},  # it may be wrong by as much, and nobody has looked
     ],
 )
 def test_what_is_more_than_that_stays_a_failure(drift, other):
