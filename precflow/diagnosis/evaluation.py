@@ -153,7 +153,8 @@ def write_calls(
     pairs = pair_calls(reference, target)
     levels = choose_level(pair.reference for pair in pairs)
     # Where modules are all that is known of the backward pass, the gradients of a Linear layer are products all the same.
-    by_modules = levels.get(BACKWARD) == MODULE
+    # Who wants some calls alone runs them again on a target, where the formula of a gradient is not the call that ran.
+    by_modules = levels.get(BACKWARD) == MODULE and only is None
     sides = [_group_by_module(dump.calls()) if by_modules else {} for dump in (reference, target)]
     written: list[PairedCall] = []
     left_out, not_whole, room = 0, 0, largest
