@@ -127,8 +127,8 @@ def _is_drift(
 ) -> bool:
     """Tell whether all that fails is a little over a guessed limit, behind inputs that use most of theirs.
 
-    Every suspect of the forward has to compute rightly in place: one that could not be evaluated may be wrong by as much. Of the
-    backward pass most dumps show modules alone, which cannot be evaluated.
+    Every suspect of the forward has to compute rightly in place: one that could not be evaluated may be wrong by as much. Most
+    dumps show modules alone of the backward pass, and most of these cannot be evaluated.
     """
     failing = [one for one in judged if one.status in MISALIGNED_STATUSES]
     return (
