@@ -216,7 +216,8 @@ class _Runs:
             import_paths=job.import_paths,
         )
         capture = {**request["capture"], "weights": LEFT_OUT, "budget": 0}
-        if not everything:
+        # Only recorded choices can be given, and in an arm others may differ than in the run.
+        if not everything and not gives_choices(job.config):
             records = (*(suspect.record for suspect in self.suspects), *self.ends, *self.choices)
             modules = {parse_identity(record).module for record in records}
             capture["scope"] = sorted(literal_pattern(module_text(module)) for module in modules)

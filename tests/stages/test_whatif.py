@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,12 +53,12 @@ def try_over(made, job_of, tmp_path, monkeypatch):
         folders = made(dumps, STAGES, until="advise")
         job = job_of(dumps)
 
-        def run(word, agent, number=0):
+        def run(word, agent, number=0, **changes):
             monkeypatch.setattr(whatif, "ask_agent", agent)
             stage = whatif.stage(word, second_pass=False, evaluates=False, floors=False)
             folder = tmp_path / f"{word}{number}"
             folder.mkdir(exist_ok=True)
-            result = stage.make(job, folder, folders)
+            result = stage.make(replace(job, config=replace(job.config, **changes)), folder, folders)
             folders[stage.name] = folder
             return result, read_lines(folder / whatif.OUTCOMES_FILE, whatif.Outcome), folders, job
 
@@ -198,3 +199,16 @@ def test_an_arm_records_the_choices_that_are_near_ties(routed):
     agent = Agent()
     routed("suspects_in_float64", agent)
     assert agent.requests[0]["capture"]["scope"] == ["expert", "fc2", "gate"]
+
+
+def test_where_the_target_is_given_the_reference_s_choices_every_arm_is(routed):
+    class Chooser(Agent):
+        def __call__(self, job, side, request, folder):
+            self.given = [each["record"] for each in json.loads(Path(request["choices"]).read_text())["choices"]]
+            super().__call__(job, side, request, folder)
+
+    agent = Chooser()
+    _, _, folders, _ = routed("suspects_in_float64", agent, whatif=("reference_choice", "suspects_in_float64"))
+    assert agent.given == ["gate/argmax.0/forward.output.0"]
+    assert agent.requests[0]["capture"]["scope"] == ["*"], "a choice that is not recorded cannot be given"
+    assert not list(folders["whatif.suspects_in_float64"].glob("**/choices.json")), "it has paths of this machine"
