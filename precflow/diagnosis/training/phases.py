@@ -44,6 +44,8 @@ _WORDS = {
     "inherits": "{} inherits it",
     "not_told": "{} not told",
 }
+NOT_RECORDED = "nothing of it was recorded"
+"""Why a part is not told, if no record of it was to be judged."""
 _MOSTLY = 0.5  # a part is blind if more than this share of its compared records is
 _PROVES_NOTHING = "records differ, and the verdict says why that proves nothing yet"
 
@@ -209,7 +211,7 @@ def _tell_unfailing(rows: Sequence[_Row]) -> tuple[str, str]:
     """Return state and reason of a part in which nothing fails: aligned only if that means something."""
     counted = tally([row.judged for row in rows])
     if not counted.total:
-        return "not_told", "nothing of it was recorded"
+        return "not_told", NOT_RECORDED
     if not counted.compared:
         return "not_told", f"none of its {_records(counted.total)} was compared"
     missing = [row for row in rows if row.judged.status in INCOMPLETE_STATUSES | {"sampled_out", "not_comparable"}]

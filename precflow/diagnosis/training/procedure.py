@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from precflow.agent.contract import FORWARD, OPTIMIZER
 from precflow.curves.outcome import CurveOutcome
-from precflow.diagnosis.training.phases import BACKWARD_PART, DATA, PhaseState
+from precflow.diagnosis.training.phases import BACKWARD_PART, DATA, NOT_RECORDED, PhaseState
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.header import Header
 from precflow.judgement.curves import find_loss_line
@@ -126,7 +126,7 @@ def _check_settings(settings: Sequence[str], optimizer: PhaseState) -> Check:
     name = "hyperparameters"
     if settings:
         return Check(name, "differs", "; ".join(settings[:3]))
-    if optimizer.why == "nothing of it was recorded":
+    if optimizer.why == NOT_RECORDED:
         return Check(name, "not_told", "no step of an optimizer was recorded: capture.phase with optimizer")
     return Check(name, "agrees", "class and settings of the optimizer, at each recorded step and parameter")
 
