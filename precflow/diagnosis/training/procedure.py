@@ -136,8 +136,8 @@ def _check_loss(reference: Header, target: Header, step: int, times: float) -> C
     left, right = (header.loss_of_step.get(step) for header in (reference, target))
     if left is None or right is None:
         return Check(name, "not_told", "the dumps hold no loss of it")
-    if math.isnan(left) and math.isnan(right):
-        return Check(name, "not_told", "it is not a number on either side")
+    if not math.isfinite(left) and not math.isfinite(right):
+        return Check(name, "not_told", "it is finite on neither side")
     apart = abs(left - right) / max(abs(left), abs(right)) if left != right else 0.0
     line = times * find_loss_line(reference.dtype, target.dtype)
     state = "agrees" if apart <= line else "differs"  # NaN differs
@@ -154,9 +154,11 @@ def _check_later_losses(reference: Header, target: Header, first: int, *, withou
     broken = next((step for step, pair in pairs.items() if math.isfinite(pair[0]) != math.isfinite(pair[1])), None)
     if broken is not None:
         return [Check(name, "differs", f"that of step {broken} is finite on one side only")]
+    neither = next((step for step, pair in pairs.items() if not any(map(math.isfinite, pair))), None)
+    if neither is not None:
+        return [Check(name, "not_told", f"that of step {neither} is finite on neither side")]
     apart = {
-        step: abs(left - right) / max(abs(left), abs(right)) if left != right and math.isfinite(left) else 0.0
-        for step, (left, right) in pairs.items()
+        step: abs(left - right) / max(abs(left), abs(right)) if left != right else 0.0 for step, (left, right) in pairs.items()
     }
     worst = max(apart, key=apart.__getitem__)
     if not apart[worst]:

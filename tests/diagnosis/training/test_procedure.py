@@ -101,6 +101,15 @@ def test_an_environment_that_differs_proves_nothing():
     assert differing(checks) == []
 
 
+@pytest.mark.parametrize("broken", [("nan", "nan"), ("inf", "inf"), ("inf", "-inf"), ("nan", "inf")])
+def test_losses_that_are_finite_on_neither_side_say_nothing(broken):
+    left, right = map(float, broken)
+    later = follow(header(losses=(2.0, 1.0, left)), header(losses=(2.0, 1.0, right)))
+    assert later["losses of steps 2 to 2"].state == "not_told"
+    first = follow(header(losses=(left, 1.0, 0.5)), header(losses=(right, 1.0, 0.5)))
+    assert first["loss of step 0"].state == "not_told"
+
+
 def test_losses_in_16_bits_may_be_further_apart():
     low = header(losses=(2.0, 1.0, 0.5), dtype="bfloat16")
     assert differing(follow(header(), header(losses=(2.02, 1.0, 0.5)))) == ["loss of step 0"]
