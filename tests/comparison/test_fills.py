@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from amounts import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def fails_by_class(summary):
     return any(count_classes(summary)[name] for name in CLASS_FAILURES)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(750))
 @example((np.array([-65504], np.float16), np.array([64860], np.float16)))  # a fill against a number: nothing ordinary is left
 @given(pairs())
 def test_no_metric_says_less_than_the_error_of_all_elements_together(pair):

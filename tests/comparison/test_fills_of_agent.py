@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,7 +88,7 @@ def pairs(draw):
         return name, *(side.astype(NUMPY_DTYPES[name]) for side in (reference, target))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(750))
 @given(pairs(), st.booleans())
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_what_agents_keep_passes_nothing_that_the_tensors_fail_and_fails_nothing_that_they_pass(pair, sketched):

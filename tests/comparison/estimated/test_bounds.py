@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -46,7 +47,7 @@ def assert_within(true, ranges):
 MODERATE = st.floats(-1e3, 1e3, width=32).filter(lambda value: value == 0 or abs(value) > 1e-3)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(500))
 @given(st.data())
 def test_statistics_bound_the_metrics_of_any_tensors(data):
     shape = data.draw(st.sampled_from([(1,), (5,), (3, 4), (2, 3, 2)]))

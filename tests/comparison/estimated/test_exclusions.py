@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,7 +110,7 @@ def test_places_that_were_not_kept_decide_nothing():
     assert match_exclusions(KeptTensor("float32", (2,)), other).unknown
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(750))
 @given(
     pairs=st.lists(st.tuples(st.sampled_from(VALUES), st.sampled_from(VALUES)), min_size=1, max_size=6),
     same=st.lists(st.sampled_from(VALUES), max_size=6),
