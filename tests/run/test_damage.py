@@ -60,7 +60,7 @@ ALL = bool(os.environ.get("PRECFLOW_ALL_BYTES"))  # else every thirteenth byte
 
 def changes(data, start):
     """Yield changed copies of some bytes: one byte changed, cut out or put in."""
-    for place in range(start, len(data), 1 if ALL else 13):
+    for place in range(start, len(data), 1 if ALL else 29):
         for new in (data[place] ^ 1, data[place] ^ 0x20, b" 0,}"[place % 4]):
             if new != data[place]:
                 yield data[:place] + bytes([new]) + data[place + 1 :]
