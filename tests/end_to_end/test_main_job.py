@@ -122,10 +122,10 @@ def test_what_cannot_be_done_is_exit_2_without_traceback(precflow, small, words,
     assert "Traceback" not in ended.err
 
 
-def test_in_ci_an_emulator_must_be_asked_for_by_its_single_name(precflow, small, tmp_path):
-    ended = precflow(*small, cwd=tmp_path, CI="true")
+def test_in_ci_an_emulator_must_be_asked_for_by_its_single_name(precflow, small):
+    ended = precflow(*small, CI="true")
     assert ended.code == 2
     assert "emulated" in ended.err
-    ended = precflow(*small, *EMULATED, cwd=tmp_path, CI="true")
+    ended = precflow(*small, *EMULATED, CI="true")
     assert ended.code == 0, ended.err
     assert "verdict=aligned" in ended.err.splitlines()[-1]

@@ -1,6 +1,6 @@
 """Two processes that record themselves: one dump with both ranks, compared rank by rank.
 
-``tests/agent/test_own_loop.py`` has two under torchrun; here each is a fork with the variables that torchrun sets.
+Each is a fork with the variables that torchrun sets; torchrun itself is in ``tests/sides/test_ranks.py``.
 """
 
 import json
