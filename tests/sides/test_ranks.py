@@ -104,9 +104,12 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused(asked, output):
 
 
 @pytest.mark.npu
+@pytest.mark.parametrize("of_script", [False, True])
 @pytest.mark.usefixtures("warm_agents")
-def test_a_device_without_communication_is_refused(asked, output):
-    error = failure(asked(ranks=2, device=["emulated"]), output)
+def test_a_device_without_communication_is_refused(asked, output, tmp_path, of_script):
+    (tmp_path / "train.py").write_text("print('never run')")
+    workload = {"workload": {"script": str(tmp_path / "train.py")}} if of_script else {}
+    error = failure(asked(ranks=2, device=["emulated"], **workload), output)
     assert "ranks cannot talk to each other on the emulated device" in error.message
     assert error.next_step == "target.device=cpu, or target.ranks=1"
 

@@ -65,6 +65,7 @@ def dump_script(request: Request, device: Device, where: torch.device, events: E
         AgentError: Of every kind. If the script raised an exception, that is its cause, and the records made until then stay
             readable, without a seal.
     """
+    rank_group.check_device(request, device)
     value_classes.add_constants(request.capture.fills)
     with open_writer(request, where, request.output) as writer:
         check_capture(request)

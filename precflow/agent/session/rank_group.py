@@ -34,12 +34,20 @@ def join(request: Request, device: Device) -> None:
     """
     if request.ranks == 1 or group.is_initialized():
         return
-    backend = _BACKENDS.get(device.kind)
-    if backend is None or not group.is_available():
+    check_device(request, device)
+    group.init_process_group(_BACKENDS[device.kind])
+    atexit.register(group.destroy_process_group)  # NCCL complains of groups that nobody has left
+
+
+def check_device(request: Request, device: Device) -> None:
+    """Refuse several ranks on a device that has no communication, before a script fails in the middle of it.
+
+    Raises:
+        AgentError: ``unsupported``: ranks cannot talk to each other on this device.
+    """
+    if request.ranks > 1 and (device.kind not in _BACKENDS or not group.is_available()):
         message = "ranks cannot talk to each other on the %s device" % device.kind
         raise AgentError("unsupported", message, "%s.device=cpu, or %s.ranks=1" % (request.side, request.side))
-    group.init_process_group(backend)
-    atexit.register(group.destroy_process_group)  # NCCL complains of groups that nobody has left
 
 
 def share_inputs(request: Request, inputs: Dict[str, Any], hashes: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
