@@ -12,13 +12,14 @@ with the reason: it was not recorded, it is mostly blind, or nothing can be said
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
-from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE, level_of, parse_identity
+from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE, parse_identity
 from precflow.comparison.measure import Measure
+from precflow.diagnosis.collectives import is_collective
 from precflow.diagnosis.findings import Region
 from precflow.dumps.header import Header
 from precflow.dumps.records import Call, Record
@@ -34,7 +35,6 @@ PARTS = (DATA, FORWARD, BACKWARD_PART, OPTIMIZER, COMMUNICATION)
 STATES = ("aligned", "starts", "misaligned", "inherits", "not_told")
 """``starts``: the run's error starts in this part. ``misaligned``: it fails too, by an error of its own."""
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv", "isend", "irecv")
 """Beginnings of the names of operators that carry tensors between ranks."""
 
 _WORDS = {
@@ -136,14 +136,17 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
         return ()
     roles = region.roles or {}
     rows: dict[str, list[_Row]] = {part: [] for part in PARTS}
+    collectives = {
+        record.text for run in (reference, target) for call in run.calls() if is_collective(call) for record in call.outputs
+    }
     for measure, status in zip(measures, judged, strict=True):
-        rows[find_part(measure.record)].append(
+        rows[find_part(measure.record, collectives)].append(
             _Row(measure, status, roles.get(measure.record, "unknown"), parse_identity(measure.record).step)
         )
     data = _tell_data(reference, target, judge_input)
     proven = verdict.verdict == "misaligned"
     first = _find_first(rows, region) if proven else ""
-    guilty = data.name if data.state == "starts" else find_part(first) if first else ""
+    guilty = data.name if data.state == "starts" else find_part(first, collectives) if first else ""
     loss = _describe_other_loss(reference.header, target.header, rows) if proven and guilty != DATA else ""
     if loss:
         guilty = FORWARD
@@ -158,17 +161,20 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
     return tuple(states)
 
 
-def find_part(record: str) -> str:
+def find_part(record: str, collectives: Collection[str] = ()) -> str:
     """Return the part of the step that a record belongs to.
 
-    >>> find_part("head/gradient.output.weight"), find_part("(outside)/all_reduce.0/forward.output.0")
+    >>> find_part("head/gradient.output.weight"), find_part("x/gather.0/forward.output.0", ["x/gather.0/forward.output.0"])
     ('backward', 'communication')
+
+    Args:
+        record: Identity text.
+        collectives: Those of what collectives returned: ``gather`` and ``scatter`` are ordinary operators too.
     """
-    identity = parse_identity(record)
-    operator = identity.operator.rpartition(".")[2] if level_of(identity.operator) == "operator" else identity.operator
-    if operator.lstrip("_").startswith(COLLECTIVES):
+    if record in collectives:
         return COMMUNICATION
-    return identity.phase if identity.phase in {FORWARD, OPTIMIZER} else BACKWARD_PART
+    phase = parse_identity(record).phase
+    return phase if phase in {FORWARD, OPTIMIZER} else BACKWARD_PART
 
 
 def _trains(header: Header, measures: Sequence[Measure]) -> bool:

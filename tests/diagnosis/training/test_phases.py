@@ -220,17 +220,35 @@ def test_data_that_nobody_recorded_is_not_told():
 # Ranks
 
 
+REDUCED = "(outside)/all_reduce.0/gradient.output.0"
+
+
+def collective_call(step, record=REDUCED, **arguments):
+    identity = parse_identity(at(record, step))
+    returned = Record.of(identity, 0, "float32", (2,), "", stored=False, source=None, weight="")
+    about = {"level": "api", "module": identity.module, "class_name": "", "call": 0, "operator": identity.operator}
+    facts = {"ordinal": 0, "phase": identity.phase, "site": "", "movement": False, "compiled": False}
+    return Call(order=0, step=step, rank=0, inputs=(), outputs=(returned,), arguments=arguments, **about, **facts)
+
+
 def test_communication_is_a_part_where_collectives_were_recorded():
-    kept = (*STEP[:4], "(outside)/all_reduce.0/gradient.output.0", *STEP[4:])
-    broken = "(outside)/all_reduce.0/gradient.output.0"
-    states = tell(fail(broken, STEP[4]), steps=1, kept=kept, suspects=[broken])
+    run = Run()
+    run._calls = [collective_call(0, group="[0, 1]")]
+    kept = (*STEP[:4], REDUCED, *STEP[4:])
+    states = tell(fail(REDUCED, STEP[4]), steps=1, kept=kept, suspects=[REDUCED], reference=run)
     assert find_guilty(states) == "communication"
     assert words(states)["backward"] == "aligned"
 
 
-@pytest.mark.parametrize("operator", ["all_gather_into_tensor", "aten._reduce_scatter_base", "all_to_all_single", "send"])
-def test_collectives_are_known_by_how_their_names_begin(operator):
-    assert find_part(f"x/{operator}.0/forward.output.0") == "communication"
+@pytest.mark.parametrize("operator", ["gather", "scatter", "reduce", "broadcast"])
+def test_a_collective_is_told_from_an_operator_of_its_name_by_its_group(operator):
+    record = f"x/{operator}.0/forward.output.0"
+    told = []
+    for arguments in ({"group": "[0, 1]"}, {"dim": "1"}):
+        run = Run()
+        run._calls = [collective_call(0, record, **arguments)]
+        told.append("communication" in words(tell(steps=1, kept=(*STEP, record), reference=run)))
+    assert told == [True, False]
 
 
 def test_an_ordinary_operator_is_no_communication():
