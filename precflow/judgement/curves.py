@@ -147,12 +147,12 @@ def judge_first_loss(
     forward = [row for row, its_step in zip(rows, steps, strict=True) if its_step == step and row[0].phase == FORWARD]
     statuses = {judged.status for _, judged in forward}
     left, right = reference.get(step), target.get(step)
-    if left is None or right is None or left == right or statuses & MISALIGNED_STATUSES or statuses & _FLIPPED:
+    if left is None or right is None or statuses & MISALIGNED_STATUSES or statuses & _FLIPPED:
         return LossOutcome()
     if not math.isfinite(left) and not math.isfinite(right):
-        return LossOutcome()
+        return LossOutcome(missing=f"the loss of step {step} is finite on neither side")
     apart = abs(left - right)
-    share = apart / max(abs(left), abs(right)) if math.isfinite(apart) else math.inf
+    share = apart / (max(abs(left), abs(right)) or 1.0) if math.isfinite(apart) else math.inf
     relative, absolute = (_AMPLIFIED * _find_worst(forward, metric) for metric in ("relative_l2", "max_abs_error"))
     # Both have to be exceeded: a loss near 0 is far off relative to itself, and one that adds up is far off absolutely.
     if share <= max(find_loss_line(*dtypes), relative) or apart <= absolute:

@@ -136,6 +136,9 @@ def test_a_loss_that_no_record_explains_is_wrong(run, measure):
     assert outcome.verdict == "aligned"
     _, outcome = run([measure()], losses=({0: 2.0}, {0: math.nan}))
     assert outcome.verdict == "misaligned"
+    for left, right in ((math.nan, math.nan), (math.inf, math.inf), (math.inf, math.nan)):
+        _, outcome = run([measure()], losses=({0: left}, {0: right}))
+        assert (outcome.verdict, outcome.reasons) == ("inconclusive", ("the loss of step 0 is finite on neither side",))
 
 
 def test_a_loss_proves_nothing_where_the_forward_was_not_compared_in_full(run, measure):
@@ -184,6 +187,7 @@ def judge_first(measures, left, right, *, status="pass", dtypes=("float32", "flo
 def test_the_line_of_a_loss_follows_the_error_of_the_forward(measure):
     line = find_loss_line("float32", "float32")
     assert judge_first([measure()], 1.0, 1 - 0.99 * line) == LossOutcome()
+    assert judge_first([measure()], 0.0, 0.0) == LossOutcome()
     assert judge_first([measure()], 1.0, 1 - 1.01 * line).failed
     assert judge_first([measure()], 1.0, 0.98, dtypes=("float32", "bfloat16")) == LossOutcome()
     assert judge_first([measure(relative_l2=0.01)], 1.0, 0.9) == LossOutcome()  # the recipe allows the forward as much
