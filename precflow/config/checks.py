@@ -300,6 +300,8 @@ def _check_whatif(config: RunConfig) -> PathProblems:
         elif word == whatifs.REFERENCE_CHOICE and config.determinism.observer == CHECKED:
             message = f"`{word}` gives choices to calls that are recorded, and determinism.observer={CHECKED} records none"
             yield ("whatif", str(number)), message
+        elif word == whatifs.SUSPECTS_ALONE and config.stages and "introduced" not in config.stages:
+            yield ("whatif", str(number)), f"`{word}` judges by what stage introduced measures, and stages leaves it out"
     if len(set(config.whatif)) < len(config.whatif):
         yield ("whatif",), "names a what-if twice"
 

@@ -20,7 +20,9 @@ def refused(plain):
 def test_defaults_fill_what_a_person_left_out():
     found = request.parse(SMALLEST)
     assert found.device == ("cpu",)
-    assert found.determinism == request.DeterminismSection(1234, "warn", "cpu", "removed", repeat=True)
+    assert found.determinism == request.DeterminismSection(
+        1234, "warn", "cpu", "removed", repeat=True, observer="unchecked", data="script"
+    )
     assert found.capture.level == ("module", "api")
     assert found.capture.step == (0,)
     assert found.parent is None

@@ -37,6 +37,7 @@ def test_known_words_are_taken_and_one_needs_no_list(word):
         (["whatif=[top,top]"], "names a what-if twice"),
         (["whatif=top", "target.dump=/tmp"], "runs the target again, and target.dump is given"),
         (["whatif=top", "reference.log=/tmp"], "with reference.log curves alone are compared"),
+        (["whatif=suspects_alone", "stages=[dump,compare,judge,whatif]"], "stages leaves it out"),
         (["whatif=reference_choice", "determinism.observer=checked"], "gives choices to calls that are recorded"),
         (["whatif=reference_choice", "target.ranks=2"], "is for sides of one process, and one has several ranks"),
     ],
