@@ -13,17 +13,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from precflow.agent.contract import API, BACKWARD, FORWARD, GRADIENT, MODULE, OPERATOR, OPTIMIZER, module_text
+from precflow.comparison.fused.value_classes import widen
+from precflow.diagnosis.evidence.expected import compute_expected
 from precflow.diagnosis.introduced import Evaluated
 from precflow.diagnosis.linear_gradients import find_operands, is_product, write_equation
 from precflow.diagnosis.localize import DumpWithCalls
+from precflow.dumps.dtypes import FLOATS
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
 from precflow.errors import DumpError
 
 LARGEST_WORK = 1 << 33
 """Bytes of tensors that one evaluation reads at most: 8 GiB, some minutes on two cores."""
-_REPRODUCED = 2.0**-7  # relative error of a gradient that is a product; TF32 has 2^-11, bfloat16 2^-9
+_SAMPLE = 1 << 14  # values of an activation that tell its setting
+_EXACT: Mapping[str, str] = {}
+_BY_TANH: Mapping[str, str] = {"approximate": "'tanh'"}
+# Class of a module -> the function that it is, and the settings that it can have.
+_ACTIVATIONS: Mapping[str, tuple[str, tuple[Mapping[str, str], ...]]] = {
+    **dict.fromkeys(("GELU", "GELUActivation"), ("gelu", (_EXACT, _BY_TANH))),
+    **dict.fromkeys(("NewGELUActivation", "GELUTanh", "PytorchGELUTanh", "FastGELUActivation"), ("gelu", (_BY_TANH,))),
+    **dict.fromkeys(("SiLU", "SiLUActivation"), ("silu", (_EXACT,))),
+    **{name: (name.lower(), (_EXACT,)) for name in ("Sigmoid", "Tanh", "ReLU")},
+}
+_REPRODUCED = 2.0**-7  # relative error of a reference that computes what is assumed of it; TF32 has 2^-11, bfloat16 2^-9
 
 
 class Located(DumpWithCalls, Protocol):
@@ -190,6 +205,19 @@ def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Map
             return None
         sides[name] = {"inputs": inputs, "outputs": outputs}
     call = pair.reference
+    if call.level == MODULE and (function := _find_activation(pair, reference)) is not None:
+        operator, arguments = function
+        named = {name: [{**one, "index": "0"} for one in (*side["inputs"], *side["outputs"])] for name, side in sides.items()}
+        sides = {name: {"inputs": records[:1], "outputs": records[1:]} for name, records in named.items()}
+        return {
+            "call": pair.name,
+            "level": API,
+            "operator": operator,
+            "class": call.class_name,
+            "phase": FORWARD,
+            "arguments": arguments,
+            "sides": sides,
+        }
     return {
         "call": pair.name,
         "level": call.level,
@@ -201,13 +229,42 @@ def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Map
     }
 
 
+def _find_activation(pair: PairedCall, reference: Located) -> tuple[str, Mapping[str, str]] | None:
+    """Return the function that a module of activations is, with the setting that gives what the reference recorded.
+
+    Modules have no record of their settings. An activation has no weights and few settings, so that its own values tell.
+    """
+    call = pair.reference
+    operator, settings = _ACTIVATIONS.get(call.class_name, ("", ()))
+    if not operator or call.phase != FORWARD or any(len(one.inputs) != 1 for one in (call, pair.target)):
+        return None
+    (given,), (made, *rest) = call.inputs, call.outputs
+    if rest or given.shape != made.shape or not {given.dtype, made.dtype} <= {*FLOATS}:
+        return None
+    try:
+        x, y = (widen(np.ascontiguousarray(reference.tensor(one)).reshape(-1)[:_SAMPLE]) for one in (given, made))
+    except DumpError:  # the comparison has already called the record unreadable
+        return None
+    size = float(np.linalg.norm(y))
+    errors = []
+    for arguments in settings:
+        expected = compute_expected(operator, arguments, {"0": x})
+        errors.append(np.inf if expected is None else float(np.linalg.norm(expected - y)))
+    best = int(np.argmin(errors))
+    return (operator, settings[best]) if errors[best] < _REPRODUCED * size else None
+
+
 def name_outputs(evaluated: Iterable[Evaluated], pairs: Iterable[PairedCall]) -> list[Evaluated]:
     """Return what was evaluated with the indices that the records of gradients have: the names of parameters.
 
     A weight that other modules use too, or whose gradient a hook changes, has a gradient that is not this product alone. Where
     the reference's own is not, nothing is said of it.
     """
-    named = {pair.name: pair.reference.outputs[0].index for pair in pairs if is_product(pair.reference)}
+    named = {
+        pair.name: pair.reference.outputs[0].index
+        for pair in pairs
+        if is_product(pair.reference) or (pair.reference.level == MODULE and pair.reference.class_name in _ACTIVATIONS)
+    }
     return [
         replace(one, index=named.get(one.call, one.index))
         for one in evaluated

@@ -1,9 +1,14 @@
 """Which calls are paired for float64, and where their pairs are doubtful."""
 
 import pytest
+import torch
+from evaluated import evaluate_pair
+from torch.nn import functional
 
+import precflow
 from precflow.diagnosis.calls_differ import find_different_calls
 from precflow.diagnosis.evaluation import choose_level, find_doubtful_pairs, find_other_implementations, pair_calls
+from precflow.dumps.reader import Dump
 
 
 @pytest.fixture
@@ -48,3 +53,40 @@ def test_torch_functions_are_evaluated_where_they_were_recorded_and_modules_only
     alone = hand_made()
     alone.module("a", {"content": "x"})
     assert choose_level(alone.made) == {"forward": "module"}
+
+
+def record_modules(folder, **wrong):
+    """Record modules alone; some of them return something else."""
+    parts = {"first": torch.nn.GELU(), "second": torch.nn.GELU(approximate="tanh"), "third": torch.nn.SiLU()}
+    model = torch.nn.Sequential()
+    for number, (name, module) in enumerate(parts.items()):
+        linear = torch.nn.Linear(32, 32)
+        with torch.no_grad():
+            linear.weight.copy_(torch.randn(32, 32, generator=torch.Generator().manual_seed(number)) / 3)
+            linear.bias.zero_()
+        model.append(linear)
+        model.add_module(name, module)
+        if name in wrong:
+            module.register_forward_hook(lambda _, given, made, change=wrong[name]: change(given[0], made))
+    with precflow.capture(model, folder, level="module", detail="tensors", phase="forward"):
+        model(torch.randn(16, 32, generator=torch.Generator().manual_seed(9)))
+    return Dump.open(folder)
+
+
+def test_activations_are_evaluated_by_their_class_and_the_form_that_the_reference_shows(tmp_path):
+    """A second wrong activation stands behind the first, where first divergence cannot see it."""
+    reference = record_modules(tmp_path / "reference")
+    target = record_modules(
+        tmp_path / "target",
+        first=lambda x, _: functional.gelu(x, approximate="tanh"),
+        second=lambda x, _: functional.gelu(x),
+    )
+    found = evaluate_pair(tmp_path, reference, target)
+    assert {key[0]: one.is_fault for key, one in found.items()} == {"first": True, "second": True, "third": False}
+    found = evaluate_pair(tmp_path, reference, record_modules(tmp_path / "again"))
+    assert {key[0]: one.is_fault for key, one in found.items()} == {"first": False, "second": False, "third": False}
+
+
+def test_a_module_that_is_not_what_its_class_says_is_not_evaluated(tmp_path):
+    sides = [record_modules(tmp_path / name, third=lambda x, made: made + 0.1 * x) for name in ("reference", "target")]
+    assert {key[0] for key in evaluate_pair(tmp_path, *sides)} == {"first", "second"}

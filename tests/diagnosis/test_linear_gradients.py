@@ -1,52 +1,18 @@
 """Gradients of Linear layers are evaluated in place from dumps of modules: who is wrong is named, who inherits is cleared."""
 
-import io
-import json
-
 import pytest
 import torch
+from evaluated import evaluate_pair
 from linear_layers import products, record, rounded
-
-from precflow.agent import request as requests
-from precflow.agent.contract import CALLS_FILE, EVALUATED_FILE, REQUEST_SCHEMA
-from precflow.agent.events import Events
-from precflow.agent.replay.evaluate import evaluate
-from precflow.diagnosis.evaluation import name_outputs, pair_calls, write_calls
-from precflow.diagnosis.introduced import Evaluated, SideNumbers, decide_all
 
 
 @pytest.fixture
 def judge(tmp_path):
-    """Record a right and a wrong step, evaluate both, and return what was found by (module, phase, index)."""
+    """Record a right and a wrong step, evaluate both, and return what was found in backward."""
 
     def run(wrong, **options):
         reference, target = record(tmp_path / "reference", **options), record(tmp_path / "target", wrong, **options)
-        write_calls(tmp_path / CALLS_FILE, reference, target)
-        plain = {
-            "schema": REQUEST_SCHEMA,
-            "action": "evaluate",
-            "side": "reference",
-            "output": str(tmp_path),
-            "device": ["cpu"],
-        }
-        evaluate(requests.parse(plain), Events(io.StringIO()))
-        lines = [json.loads(line) for line in (tmp_path / EVALUATED_FILE).read_text().splitlines()]
-        sides = [
-            {
-                name: SideNumbers(**{key: value for key, value in numbers.items() if value is not None})
-                for name, numbers in line["sides"].items()
-            }
-            for line in lines
-        ]
-        evaluated = [Evaluated(**{**line, "sides": side}) for line, side in zip(lines, sides, strict=True)]
-        pairs = pair_calls(reference, target)
-        calls = {pair.name: pair.reference for pair in pairs}
-        found = decide_all(name_outputs(evaluated, pairs), {name: call.class_name for name, call in calls.items()})
-        return {
-            (calls[one.call].module, calls[one.call].phase, one.index): one
-            for one in found
-            if calls[one.call].phase != "forward"
-        }
+        return {key: one for key, one in evaluate_pair(tmp_path, reference, target).items() if key[1] != "forward"}
 
     return run
 
