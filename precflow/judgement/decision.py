@@ -73,6 +73,7 @@ class Terms:
         standards: All of them must pass.
         tolerance: Plain limits and rules.
         floors: Identity text -> noise floor. Standards that measure their limits hold a record without one to fixed limits.
+        carried: Identity text -> the coarsest type that its values went through, where that is coarser than its own.
     """
 
     reference_dtype: str
@@ -80,6 +81,7 @@ class Terms:
     standards: Sequence[Standard]
     tolerance: Tolerance
     floors: Mapping[str, Floor] = field(default_factory=dict)
+    carried: Mapping[str, str] = field(default_factory=dict)
     _known: dict[tuple[str, int, frozenset[str]], Applicable] = field(default_factory=dict, compare=False, repr=False)
 
     def conditions_for(self, dtype: str, rule: int, floored: frozenset[str] = _NO_METRICS) -> Applicable:
@@ -140,9 +142,12 @@ class Decision:
 def deciding_dtype(measure: Measure, terms: Terms) -> str:
     """Return the coarsest of both runs' and both records' floating point types: a standard's limits for it apply.
 
-    float32 if none of them is a type that has limits.
+    A record without a noise floor counts as of the coarsest type that its values went through on the reference. float32 if none
+    of all these is a type that has limits.
     """
-    return _find_coarsest(terms.reference_dtype, terms.target_dtype, measure.reference_dtype, measure.target_dtype)
+    floor = terms.floors.get(measure.record)
+    carried = "" if floor is not None and MAIN_METRIC in floor.metrics else terms.carried.get(measure.record, "")
+    return _find_coarsest(terms.reference_dtype, terms.target_dtype, measure.reference_dtype, measure.target_dtype, carried)
 
 
 @functools.lru_cache(maxsize=1024)  # asked for every record, and a run has a handful of combinations

@@ -21,6 +21,7 @@ from precflow.dumps.records import Record
 from precflow.errors import DumpError
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
+from precflow.judgement.carried import NOTHING_CARRIED, CarriedTypes
 from precflow.judgement.decision import Terms, decide
 from precflow.judgement.floors import Floor
 from precflow.judgement.verdicts import Judged
@@ -38,6 +39,7 @@ def make_input_judge(  # noqa: PLR0913  each is a fact of its own, and half of t
     target_dtype: str,
     folders: Sequence[Path] = (),
     find_floor: Callable[[Record], Floor | None] = lambda _: None,
+    carried: CarriedTypes = NOTHING_CARRIED,
 ) -> JudgeInput:
     """Return a function that judges an input as if it were an output, by the limits of the run.
 
@@ -50,13 +52,15 @@ def make_input_judge(  # noqa: PLR0913  each is a fact of its own, and half of t
         folders: Folders with standards besides the shipped ones.
         find_floor: Returns the noise floor of an input of the reference, if there is one (see
             :func:`precflow.judgement.floors.find_floors_of_inputs`), for standards that measure their limits.
+        carried: The coarsest types that values went through on the reference, for inputs without a floor.
 
     Raises:
         ConfigError: A standard is not known or not usable.
     """
     loaded = [standards.load(name, folders) for name in tolerance.standards]
     floors: dict[str, Floor] = {}
-    terms = Terms(reference_dtype, target_dtype, loaded, tolerance, floors)
+    before: dict[str, str] = {}
+    terms = Terms(reference_dtype, target_dtype, loaded, tolerance, floors, before)
     measures_limits = any(standard.measured for standard in loaded)
 
     def judge_input(left: Record, right: Record) -> Judged:
@@ -65,6 +69,7 @@ def make_input_judge(  # noqa: PLR0913  each is a fact of its own, and half of t
         floor = find_floor(left) if measures_limits else None
         if floor is not None:
             floors[measure.record] = floor
+        before[measure.record] = carried.before(left)
         return decide(measure, terms, AcceptedDifferences((), datetime.date.max)).judged
 
     return judge_input

@@ -14,6 +14,7 @@ from precflow.config.sections.whatifs import REFERENCE_CHOICE, can_give_choices
 from precflow.curves.outcome import LOSS, CurveOutcome
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
+from precflow.judgement.carried import NOTHING_CARRIED, CarriedTypes
 from precflow.judgement.coverage import (
     Tally,
     count_estimated,
@@ -78,6 +79,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     folders: Sequence[Path] = (),
     floors: Mapping[str, Floor] = _NO_FLOORS,
     without_floors: str = "",
+    carried: CarriedTypes = NOTHING_CARRIED,
     settle_choices: SettleChoices | None = None,
     losses: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
     curves: Sequence[CurveOutcome] = (),
@@ -97,6 +99,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         folders: Folders with standards besides the shipped ones.
         floors: Identity text -> noise floor, for standards that measure their limits.
         without_floors: Why there are none, in words.
+        carried: The coarsest types that values went through on the reference, for records without a floor.
         settle_choices: Marks choices that are near ties and what depends on them; without it they fail.
         losses: Step -> its loss, on the reference and on the target. Standards may judge them, and a loss that differs although
             the forward before it agrees is wrong without one.
@@ -110,9 +113,9 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     """
     loaded = [standards.load(name, folders) for name in config.tolerance.standards]
     measuring = [standard.name for standard in loaded if standard.measured]
-    terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance, floors if measuring else {})
+    terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance, floors if measuring else {}, carried.outputs)
     accepted = AcceptedDifferences(config.accepted, today)
-    decisions = mark_zero_gradients(measures, [decide(measure, terms, accepted) for measure in measures])
+    decisions = mark_zero_gradients(measures, [decide(measure, terms, accepted) for measure in measures], carried.outputs)
     if settle_choices is not None:
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]

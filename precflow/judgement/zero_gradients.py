@@ -44,17 +44,30 @@ GradientGroup = tuple[str, str, str]
 """Module, step and rank, and the optimizer's state or ``""``: gradients of one group are sums over the same arrivals."""
 ParameterKey = tuple[str, str, str]
 """Module, name of the parameter, and step and rank: what a parameter's gradient, weight and state have in common."""
+_NO_TYPES: Mapping[str, str] = {}
 
 
-def mark_zero_gradients(measures: Sequence[Measure], decisions: Sequence[Decision]) -> list[Decision]:
-    """Return the decisions with failing gradients that are zero but for rounding blind, and those that may be marked."""
+def mark_zero_gradients(
+    measures: Sequence[Measure], decisions: Sequence[Decision], carried: Mapping[str, str] = _NO_TYPES
+) -> list[Decision]:
+    """Return the decisions with failing gradients that are zero but for rounding blind, and those that may be marked.
+
+    Args:
+        measures: All records.
+        decisions: One a measure, in the same order.
+        carried: Identity text -> the coarsest type that its values went through, where that is coarser than its own: autocast
+            keeps gradients in float32 that were computed in 16 bits.
+    """
     largest = _find_largest_norms(measures)
     passing = {
         _gradient_group(measure)
         for measure, decision in zip(measures, decisions, strict=True)
         if _is_of_gradients(measure) and not decision.failed and _has_largest_norm(measure, largest)
     }
-    marked = [_mark(measure, decision, largest, passing) for measure, decision in zip(measures, decisions, strict=True)]
+    marked = [
+        _mark(measure, decision, largest, passing, carried.get(measure.record, ""))
+        for measure, decision in zip(measures, decisions, strict=True)
+    ]
     noisy, failing = set[ParameterKey](), set[ParameterKey]()
     for measure, decision in zip(measures, marked, strict=True):
         if decision.zero_gradient is ZeroGradient.CERTAIN:
@@ -72,11 +85,15 @@ def mark_zero_gradients(measures: Sequence[Measure], decisions: Sequence[Decisio
 
 
 def _mark(
-    measure: Measure, decision: Decision, largest: Mapping[GradientGroup, float], passing: Collection[GradientGroup]
+    measure: Measure,
+    decision: Decision,
+    largest: Mapping[GradientGroup, float],
+    passing: Collection[GradientGroup],
+    carried: str,
 ) -> Decision:
     """Mark one gradient; one that fails a limit in the tensor's own unit stays as it is."""
     norms = _bound_norms(measure) if _is_of_gradients(measure) and _fails_relatively(decision) else None
-    dtype = coarsest([measure.reference_dtype, measure.target_dtype])
+    dtype = coarsest([measure.reference_dtype, measure.target_dtype, carried])
     # A mask fill against a number, for example, is no rounding: such a record keeps failing.
     if norms is None or not dtype or find_class_failures(measure):
         return decision

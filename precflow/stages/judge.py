@@ -16,6 +16,7 @@ from precflow.diagnosis.choices import make_settler
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.two_passes import TwoPasses
 from precflow.errors import StoreError
+from precflow.judgement.carried import find_carried
 from precflow.judgement.floors import find_floors_of_inputs
 from precflow.judgement.inputs import JudgeInput, make_input_judge
 from precflow.judgement.judge import judge
@@ -110,6 +111,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         folders=job.team.get("standard", ()),
         floors=floors,
         without_floors=_explain_missing_floors(job, needs),
+        carried=find_carried(reference.calls()),
         settle_choices=make_settler(*evidence, judge_inputs(job, needs, *evidence, dtypes), floors),
         losses=(reference.header.loss_of_step, target.header.loss_of_step),
         curves=curves.read_outcomes(needs),
@@ -143,6 +145,7 @@ def judge_inputs(
         target_dtype=dtypes[1],
         folders=job.team.get("standard", ()),
         find_floor=find_floors_of_inputs(reference.calls(), noise.read_floors(needs)),
+        carried=find_carried(reference.calls()),
     )
 
 

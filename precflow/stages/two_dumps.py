@@ -29,6 +29,7 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
 from precflow.dumps.views.joined_ranks import join_ranks
 from precflow.environment.reproduction import describe_copy
+from precflow.judgement.carried import find_carried
 from precflow.judgement.inputs import make_input_judge
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import Judged, Verdict
@@ -95,7 +96,14 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     dtypes = find_dtypes(reference, target, measures)
     copy = describe_copy(reference.header, target.header)
     verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
-    inputs = make_input_judge(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
+    inputs = make_input_judge(
+        reference,
+        target,
+        tolerance,
+        reference_dtype=dtypes[0],
+        target_dtype=dtypes[1],
+        carried=find_carried(reference.calls()),
+    )
     region = localize(reference, target, measures, judged, inputs)
     steps = [] if reproduction.blockers else replay_steps(reference, target, pair_calls(reference, target))
     gradients = Gradients() if reproduction.blockers else measure_gradients(reference, target, measures)
@@ -169,7 +177,14 @@ def judge_dumps(
 ) -> tuple[list[Judged], Verdict]:
     """Judge the measures of two dumps, by a tolerance and the floating point types that the sides ran in."""
     dtypes = find_dtypes(reference, target, measures)
-    inputs = make_input_judge(reference, target, tolerance, reference_dtype=dtypes[0], target_dtype=dtypes[1])
+    inputs = make_input_judge(
+        reference,
+        target,
+        tolerance,
+        reference_dtype=dtypes[0],
+        target_dtype=dtypes[1],
+        carried=find_carried(reference.calls()),
+    )
     return judge(
         measures,
         RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path)), tolerance=tolerance),
@@ -178,6 +193,7 @@ def judge_dumps(
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen, *reproduction.disturbed),
         unrepeatable=reproduction.unrepeatable,
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
+        carried=find_carried(reference.calls()),
         settle_choices=make_settler(reference, target, inputs),
         losses=(reference.header.loss_of_step, target.header.loss_of_step),
     )

@@ -57,6 +57,7 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.requests import dump_request, gives_choices
 from precflow.dumps.views.paired import see_through_rules
 from precflow.errors import SideError
+from precflow.judgement.carried import find_carried
 from precflow.judgement.judge import judge
 from precflow.stages import introduced, noise
 from precflow.stages.advise import collect_evidence, read_findings
@@ -251,6 +252,7 @@ class _Runs:
             today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
             folders=job.team.get("standard", ()),
             floors=floors,
+            carried=find_carried(reference.calls()),
             settle_choices=make_settler(reference, target, judge_inputs(job, self.needs, reference, target, dtypes), floors),
         )
         errors = {measure.record: measure.metrics.get("relative_l2") for measure in measures}

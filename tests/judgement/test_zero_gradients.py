@@ -10,6 +10,7 @@ from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.reading import count_classes
 from precflow.config.schema import Tolerance
+from precflow.judgement.carried import CarriedTypes
 
 RNG = np.random.default_rng(3)
 IS, MAY_BE = "it is zero but for rounding", "it may be zero but for rounding"
@@ -37,6 +38,14 @@ def gradient(measure):
 
 def noise(size):
     return [RNG.standard_normal(64) * size for _ in range(2)]
+
+
+def test_autocast_keeps_in_float32_what_it_computed_in_16_bits(gradient, run):
+    pairs = [gradient("weight", *weight()), gradient("bias", *noise(1e-4))]
+    plain, _ = run(pairs)
+    carried, _ = run(pairs, carried=CarriedTypes({one.record: "bfloat16" for one in pairs}))
+    assert [one.status for one in plain] == ["pass", "fail"]
+    assert [one.status for one in carried] == ["pass", "blind"]
 
 
 def weight(factor=1 + 1e-6):
