@@ -155,7 +155,7 @@ def judge_first_loss(
     share = apart / (max(abs(left), abs(right)) or 1.0) if math.isfinite(apart) else math.inf
     relative, absolute = (_AMPLIFIED * _find_worst(forward, metric) for metric in ("relative_l2", "max_abs_error"))
     # Both have to be exceeded: a loss near 0 is far off relative to itself, and one that adds up is far off absolutely.
-    if share <= max(find_loss_line(*dtypes), relative) or apart <= absolute:
+    if math.isfinite(apart) and (share <= max(find_loss_line(*dtypes), relative) or apart <= absolute):
         return LossOutcome()
     text = f"the loss of step {step} is {left:.6g} on the reference and {right:.6g} on the target"
     if statuses and statuses <= _AGREES and "pass" in statuses:

@@ -188,6 +188,7 @@ def test_the_line_of_a_loss_follows_the_error_of_the_forward(measure):
     line = find_loss_line("float32", "float32")
     assert judge_first([measure()], 1.0, 1 - 0.99 * line) == LossOutcome()
     assert judge_first([measure()], 0.0, 0.0) == LossOutcome()
+    assert judge_first([measure(relative_l2=math.inf)], 1.0, math.nan).failed  # no error of a record explains it
     assert judge_first([measure()], 1.0, 1 - 1.01 * line).failed
     assert judge_first([measure()], 1.0, 0.98, dtypes=("float32", "bfloat16")) == LossOutcome()
     assert judge_first([measure(relative_l2=0.01)], 1.0, 0.9) == LossOutcome()  # the recipe allows the forward as much
