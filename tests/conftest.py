@@ -37,13 +37,16 @@ def pytest_collection_finish():
     """Leave what has been imported out of garbage collections: a capture begins with one, and there are hundreds."""
     gc.collect()
     gc.freeze()
+    gc.get_freeze_count = warm.some_are_frozen
 
 
 @pytest.fixture
-def nothing_frozen():
+def nothing_frozen(monkeypatch):
     """Begin with nothing frozen; afterwards everything is again that is there."""
     gc.unfreeze()
-    yield
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "get_freeze_count", warm.COUNT_FROZEN)
+        yield
     gc.enable()
     gc.unfreeze()
     gc.freeze()

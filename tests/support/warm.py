@@ -53,6 +53,12 @@ LIBRARIES = (
     "s3fs",
 )
 _LONGEST = 1 << 20  # bytes of a message
+COUNT_FROZEN = gc.get_freeze_count
+
+
+def some_are_frozen():
+    """Stand in for ``gc.get_freeze_count``: counting half a million objects takes 20 ms, and each capture asks for any."""
+    return 1
 
 
 class Warm:
@@ -214,6 +220,7 @@ def serve(address):
         watched.register(source, selectors.EVENT_READ)
     judges = {}  # process id -> connection of who waits for it
     gc.freeze()  # or each child copies the pages of every object as it collects garbage
+    gc.get_freeze_count = some_are_frozen
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     while True:
