@@ -370,7 +370,7 @@ def test_files_are_kept_from_below_the_folder_of_the_script_only(team, pattern):
         composition.compose(["+recipe=r", "workload.script=train.py"], complete=False)
 
 
-LATER_KEYS = ("reference.layout determinism.shuffle determinism.data capture.slowdown").split()
+LATER_KEYS = ("reference.layout determinism.shuffle capture.slowdown").split()
 TEAM = """
 defaults: [base, override /capture: escalating, _self_]
 about: {title: 7B pre-training, owner: llm}
@@ -387,7 +387,7 @@ target:
   migration: transfer_to_npu
   arguments: {use-fused-rmsnorm: true}
   variables: {HCCL_DETERMINISTIC: "true", CLOSE_MATMUL_K_SHIFT: 1, TASK_QUEUE_ENABLE: "0"}
-determinism: {seed: script, algorithms: when_needed, shuffle: removed, data: recorded}
+determinism: {seed: script, algorithms: when_needed, shuffle: removed}
 capture: {level: [module], phase: [forward, backward], step: [0, 1], rank: [0, 7], budget: 60GB, slowdown: 3x}
 curves:
   loss: {pattern: 'iteration +(?P<step>\\d+)/.* lm loss: (?P<value>\\S+)', steps: 2000, standard: mindformers_migration}
