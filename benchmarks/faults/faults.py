@@ -614,9 +614,11 @@ def weight_gradient_of_fewer_rows(gradients: Gradients, size: float) -> Gradient
     return [gradients[0], weight, *gradients[2:]]
 
 
-@kind(
-    "loss and backward", _with_grad(operators("linear", "layer_norm")), "PF211", of="backward", sizes=((0.1, 0.9), (0.1, 0.9))
-)
+def _has_bias(site: Site) -> bool:
+    return site.weighted and operators("linear", "layer_norm")(site)  # a linear's third argument is its bias
+
+
+@kind("loss and backward", _with_grad(_has_bias), "PF211", of="backward", sizes=((0.1, 0.9), (0.1, 0.9)))
 def bias_gradient_too_small(gradients: Gradients, size: float) -> Gradients:
     """The gradient of a bias lacks some of its terms."""
     return [*gradients[:-1], gradients[-1] if gradients[-1] is None else gradients[-1] * size]
