@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import re
 import shutil
 import threading
 from collections import Counter
@@ -28,6 +29,7 @@ from .faults import KINDS
 METHODS = ("msprobe_compare", "msprobe_first_diff")
 _CONFIG = {"task": "statistics", "rank": [], "step": [], "level": "mix", "enable_dataloader": False}
 _STATISTICS = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
+_OUTPUT = re.compile(r"(.*\.(?:forward|backward)(?:\.\d+)?)\.output")  # modules may be called "output" too
 _FLAGGED = frozenset({"warning", "error"})
 _OF_THE_LOSS = frozenset({"cross_entropy", "mse_loss"})
 
@@ -109,10 +111,8 @@ class Peer:
 def _first_flagged(table: Path) -> str:
     """Return the first output in a table of results that is not passed, in order of execution."""
     with table.open() as lines:
-        flagged = (
-            row["NPU Name"] for row in csv.DictReader(lines) if row["Result"] in _FLAGGED and ".output" in row["NPU Name"]
-        )
-        return next(flagged, "").partition(".output")[0]
+        outputs = (_OUTPUT.match(row["NPU Name"]) for row in csv.DictReader(lines) if row["Result"] in _FLAGGED)
+        return next((output[1] for output in outputs if output), "")
 
 
 def _first_different(table: Path) -> str:
