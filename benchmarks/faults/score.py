@@ -74,12 +74,12 @@ def score(line: Line, named: Sequence[Any]) -> dict[str, Any]:
         "named": len(named),
         "recalled": sum(any(is_true(one, fault) for one in named) for fault in faults),
         "faults": len(faults),
-        "members": _members(faults, named),
+        "members": _members(faults, named, low=line["dtype"] != "float32"),
         "located": bool(faults),
     }
 
 
-def _members(faults: Sequence[Line], named: Sequence[Any]) -> float | None:
+def _members(faults: Sequence[Line], named: Sequence[Any], *, low: bool) -> float | None:
     """Return the share of a class's members that are named, ``None`` where no fault is a class.
 
     A member at which the fault does nothing (an operand that needs no more bits) is none.
@@ -90,7 +90,7 @@ def _members(faults: Sequence[Line], named: Sequence[Any]) -> float | None:
     shares = []
     for fault in classes:
         both = zip(fault["calls"], fault["effects"], strict=False)
-        members = [call for call, effect in both if effect["rho"] >= _NO_EFFECT[effect["matmul"]]]
+        members = [call for call, effect in both if _band(effect, low=low) != "none"]
         shares.append(sum(list(call) in [list(one[:4]) for one in named] for call in members) / max(len(members), 1))
     return min(shares)
 

@@ -273,3 +273,13 @@ def test_the_table_says_how_many_faults_are_found_in_16_bits_as_well():
     drawn = margins.draw(lines)
     assert drawn.count("<circle") == 7
     assert "bfloat16, missed" in drawn
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_members_of_a_class_are_those_at_which_the_fault_does_something(dtype):
+    """In 16 bits the residue says so, where rho is small."""
+    acts = {"rho": 300.0 if dtype == "float32" else 2.0, "residue": 9.0, "matmul": True}
+    calls = [[name, 0, "linear", 0] for name in "abc"]
+    fault = {**FAULT, "calls": calls, "effects": [acts, acts, {"rho": 1.0, "residue": 1.0, "matmul": True}]}
+    named = [[*call, "forward"] for call in calls[:2]]
+    assert score.score({**LINE, "dtype": dtype, "faults": [fault]}, named)["members"] == 1.0
