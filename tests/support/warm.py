@@ -106,7 +106,7 @@ class Warm:
         return code, *texts
 
     def shim(self):
-        """Return a folder with commands that a shell may call: ``precflow``, and ``python`` for a script and nothing else."""
+        """Return a folder with commands that a shell may call: ``precflow``, and ``python``, which forks for scripts alone."""
         self.start()
         folder = self.folder / "bin"
         folder.mkdir(exist_ok=True)
@@ -127,6 +127,8 @@ class Warm:
 
 _SHIM = """
 import importlib.util, os, sys
+if not {module!r} and not sys.argv[1].endswith(".py"):  # python -c, python -m
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 spec = importlib.util.spec_from_file_location("warm", {file!r})
 warm = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(warm)
