@@ -19,6 +19,7 @@ from precflow.agent.contract import (
     MIXED_LEVELS,
     MIXED_OPERATOR_TYPES,
     MIXED_TYPES,
+    NOISES,
     NONE,
     PHASES,
     RECORDED,
@@ -181,6 +182,7 @@ class Request(NamedTuple):
     first_run: str  # folder of the dump of an earlier run of a script, which this one is compared with
     batches: str  # folder of the reference's dump, whose batches the target is given
     plain_run: str  # folder of an earlier run of a script without hooks (action ``plain``), the same
+    noise: str = ""  # for action ``noise`` of a script, which has one disturbance in each process: one of ``contract.NOISES``
     choices: str = ""  # file with the reference's choices, which the run is given in place of its own
     arms: Tuple[Arm, ...] = ()
     rounds: int = 0
@@ -261,6 +263,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         first_run=reader.value("first_run", "", str),
         batches=reader.value("batches", "", str),
         plain_run=reader.value("plain_run", "", str),
+        noise=reader.choice("noise", "", ("", *NOISES)),
         choices=reader.value("choices", "", str),
         arms=tuple(_parse_arm(section) for section in reader.sections("arms")),
         rounds=reader.value("rounds", 0, int),

@@ -56,7 +56,7 @@ def run(request: Request, events: Events) -> None:
         from precflow.agent.replay.unary import unary
 
         unary(request, device, where, events)
-    elif request.action == "noise":
+    elif request.action == "noise" and not request.workload.get("script"):
         from precflow.agent.session.noise import noise
 
         noise(request, device, where, events)
@@ -68,7 +68,8 @@ def run(request: Request, events: Events) -> None:
         from precflow.agent.script import dump as watched
         from precflow.agent.script import plain
 
-        (plain.run_plain if request.action == "plain" else watched.dump_script)(request, device, where, events)
+        of_action = {"plain": plain.run_plain, "noise": watched.disturb_script}
+        of_action.get(request.action, watched.dump_script)(request, device, where, events)
     else:
         from precflow.agent.session.dump import dump
 

@@ -70,10 +70,13 @@ def describe_noise(config: RunConfig, dtype: str) -> dict[str, Any]:
         dtype: Element type of the target: floors are those of the type that the limits are for.
     """
     described = describe_side(config, "reference")
+    if config.workload.script:  # what comes after the last recorded step is of no use
+        described["workload"] = {**described["workload"], "stop_early": True}
     described.pop("mixed_precision", None)
     described |= _describe_precision(config.target)
     determinism = {**described["determinism"], "repeat": False}
-    determinism.pop("observer", None)
+    for name in ("observer", "data"):  # of the runs that are judged
+        determinism.pop(name, None)
     capture = {**described["capture"], "weights": LEFT_OUT}
     given = (
         _GIVEN if gives_choices(config) else {}

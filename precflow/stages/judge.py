@@ -152,8 +152,7 @@ def judge_inputs(
 def _explain_missing_floors(job: Job, needs: Mapping[str, Path]) -> str:
     """Say why there is no noise floor; ``""`` if there is one."""
     if noise.NAME in needs:
-        problem = noise.read_problem(needs[noise.NAME])
-        return f"the disturbed runs of the reference failed ({problem})" if problem else ""
+        return noise.explain_missing(needs[noise.NAME])
     if job.config.reference.dump:
         return "the reference is a given dump"
     return "the store has none of this reference" if noise.is_planned(job.config) else "stages leaves noise out"

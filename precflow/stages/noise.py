@@ -3,17 +3,21 @@
 The agent of the reference records its workload again with disturbances as small as rounding, in the target's element type. The
 largest difference of each record is its noise floor. The floors are all that the store keeps: they are small, travel to the
 machine of the target with the reference's dump, and do not depend on any limit.
+
+A script is run again from its beginning to the last recorded step, once for each disturbance. That takes time, so it is done
+where fixed limits are known to be wrong: if the reference computed in 16 bits anywhere.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from precflow import keys
-from precflow.agent.contract import FILLS, NOISE_FILE
+from precflow.agent.contract import FILLS, NOISE_FILE, NOISES
 from precflow.comparison.compare import compare
 from precflow.comparison.executors.choose import choose
 from precflow.comparison.fused.summary import SUMMARY_VERSION
@@ -22,11 +26,13 @@ from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config.schema import RunConfig
 from precflow.config.sections import standards
 from precflow.diagnosis.choices import find_dependent
+from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import describe_noise, gives_choices, noise_request
+from precflow.judgement import lines
 from precflow.judgement.floors import Floor, gather_floors
 from precflow.stages import dump
-from precflow.stages.artifacts import read_lines, read_once, read_plain, write_lines
+from precflow.stages.artifacts import read_lines, read_once, read_plain, write_lines, write_value
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 
@@ -38,8 +44,7 @@ FLOORS_FILE = "floors.jsonl"
 def is_planned(config: RunConfig) -> bool:
     """Tell whether a run measures the noise floor: a standard asks for it, and the reference's workload is run, not given."""
     chosen = not config.stages or KIND in config.stages
-    given = bool(config.reference.dump or config.workload.script)  # a script is run as it is: nothing in it can be disturbed
-    return chosen and not given and standards.are_measured(config.tolerance.standards)
+    return chosen and not config.reference.dump and standards.are_measured(config.tolerance.standards)
 
 
 def read_floors(needs: Mapping[str, Path]) -> Mapping[str, Floor]:
@@ -51,9 +56,11 @@ def _read_floors(path: Path) -> Mapping[str, Floor]:
     return {floor.record: floor for floor in read_lines(path, Floor)}
 
 
-def read_problem(folder: Path) -> str:
-    """Return why the floors could not be measured, ``""`` if they were."""
-    return str(read_plain(folder / NOISE_FILE)["problem"])
+def explain_missing(folder: Path) -> str:
+    """Return why no floors were measured, ``""`` if they were."""
+    facts = read_plain(folder / NOISE_FILE)
+    failed = f"the disturbed runs of the reference failed ({facts['problem']})" if facts["problem"] else ""
+    return str(facts.get("needless", "")) or failed
 
 
 def _dtype(job: Job) -> str:
@@ -82,17 +89,58 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         trusted=job.trusted,
         import_paths=job.import_paths,
     )
-    with dump.hand_over_choices(folder, needs["dump.reference"] if gives_choices(job.config) else None) as choices:
-        ask_agent(job, "reference", {**request, **choices}, folder)
+    if job.config.workload.script:
+        _run_script(job, request, folder, open_dump(needs["dump.reference"]))
+    else:
+        with dump.hand_over_choices(folder, needs["dump.reference"] if gives_choices(job.config) else None) as choices:
+            ask_agent(job, "reference", {**request, **choices}, folder)
     facts = read_plain(folder / NOISE_FILE)
-    if facts["problem"]:
+    if why := facts.get("needless") or facts["problem"]:
         write_lines(folder / FLOORS_FILE, [])
-        return StageResult(note=f"not measured: {facts['problem']}")
+        return StageResult(note=f"not measured: {why}")
     floors = reduce_to_floors(job, open_dump(needs["dump.reference"]), folder, facts["noises"])
     write_lines(folder / FLOORS_FILE, floors)
     sizes = sorted(floor.metrics["relative_l2"] for floor in floors if "relative_l2" in floor.metrics)
     middle = f", half of them below {sizes[len(sizes) // 2]:.2g} (relative_l2)" if sizes else ""
     return StageResult(note=f"floors of {len(floors)} records{middle}")
+
+
+def _run_script(job: Job, request: Mapping[str, Any], folder: Path, reference: Dump) -> None:
+    """Run a script once for each disturbance, and write what became of them as the agent does for other workloads."""
+    dtype = coarsest({record.dtype for call in reference.calls() for record in call.outputs})
+    facts: dict[str, Any] = {"problem": "", "noises": list(NOISES), "seconds": {}}
+    if not dtype or float_facts(dtype).digits >= lines.FINE_DIGITS:
+        why = f"the script computes in {dtype or 'no floating point type'} alone, where it is not measured"
+        write_value(folder / NOISE_FILE, {**facts, "noises": [], "needless": why})
+        return
+    with _files_put_back(job.config.workload.files, folder / "before"):
+        for name in NOISES:
+            job.say(f"running the script with other {name}")
+            output = folder / name
+            output.mkdir(exist_ok=True)
+            ask_agent(job, "reference", {**request, "noise": name, "output": str(output.resolve())}, output)
+            facts["problem"] = read_plain(output / NOISE_FILE)["problem"]
+            if facts["problem"]:
+                break
+    if facts["problem"]:
+        for name in NOISES:
+            shutil.rmtree(folder / name, ignore_errors=True)
+    write_value(folder / NOISE_FILE, facts)
+
+
+@contextmanager
+def _files_put_back(patterns: Sequence[str], kept: Path) -> Iterator[None]:
+    """Leave the logs that a script writes as they were before: those of a disturbed run are nobody's."""
+    files = [path for pattern in patterns for path in Path().glob(pattern) if path.is_file()]
+    kept.mkdir(parents=True, exist_ok=True)
+    for number, path in enumerate(files):
+        shutil.copy2(path, kept / str(number))
+    try:
+        yield
+    finally:
+        for number, path in enumerate(files):
+            shutil.copy2(kept / str(number), path)
+        shutil.rmtree(kept)
 
 
 def reduce_to_floors(job: Job, reference: Dump, folder: Path, noises: Iterable[str]) -> list[Floor]:

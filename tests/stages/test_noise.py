@@ -110,13 +110,13 @@ def test_it_keeps_the_largest_difference_of_each_record_and_no_dump(measured):
     assert floors["fc2/linear.0/forward.output.0"].noises["relative_l2"] == "chunks"
     assert sorted(path.name for path in folder.iterdir()) == ["floors.jsonl", "noise.json"]
     assert "floors of 2 records" in result.note
-    assert noise.read_problem(folder) == ""
+    assert noise.explain_missing(folder) == ""
 
 
 def test_where_the_disturbed_runs_fail_there_are_no_floors_and_the_reason_is_kept(measured):
     folder, result = measured(problem="no such operator for Half")
     assert noise.read_floors({noise.NAME: folder}) == {}
-    assert noise.read_problem(folder) == "no such operator for Half"
+    assert noise.explain_missing(folder) == "the disturbed runs of the reference failed (no such operator for Half)"
     assert result.note == "not measured: no such operator for Half"
 
 

@@ -40,6 +40,7 @@ from precflow.agent.script.launch import (
     surroundings,
 )
 from precflow.agent.script.models import Model
+from precflow.agent.script.noise import ScriptNoise
 from precflow.agent.script.outcome import check_outcome
 from precflow.agent.script.patch import make_patch
 from precflow.agent.script.plain import Trace, compare_with_plain
@@ -48,6 +49,7 @@ from precflow.agent.script.watcher import Settings, Watcher
 from precflow.agent.selection import check_scope_of
 from precflow.agent.session import faults, rank_group, workload_model
 from precflow.agent.session.dump import build_header, check_capture, describe_draws, make_random_numbers, open_writer
+from precflow.agent.session.noise import OF_WORKLOAD, write_outcome
 
 if TYPE_CHECKING:
     from precflow.agent.devices.protocol import Device
@@ -70,6 +72,26 @@ def dump_script(request: Request, device: Device, where: torch.device, events: E
     with open_writer(request, where, request.output) as writer:
         check_capture(request)
         ScriptDump(request, device, writer, events).run()
+
+
+def disturb_script(request: Request, device: Device, where: torch.device, events: Events) -> None:
+    """Run the script of a request with the disturbance that it names, and write its dump into ``request.output``.
+
+    If the script does not run in this way, ``problem`` in ``noise.json`` says why: the run can still be judged by fixed limits.
+
+    Raises:
+        AgentError: Of every kind but ``workload`` and ``unsupported``.
+    """
+    problem = "the inside of compiled modules cannot be disturbed"
+    if request.workload.get("compile", "eager") != "kept":
+        try:
+            dump_script(request, device, where, events)
+            problem = ""
+        except AgentError as error:
+            if error.kind not in OF_WORKLOAD:
+                raise
+            problem = error.message
+    write_outcome(request, problem, events)
 
 
 class ScriptDump:
@@ -113,6 +135,7 @@ class ScriptDump:
         self._always_numbers = moves_draws(request, device)
         self._batches = _open_batches(request)
         self._watcher = Watcher(settings, self._recorder, writer, self, self._batches)
+        self._noise = ScriptNoise(request.noise, self._recorder.without_recording())
         self._files = FileKeeper([str(each) for each in workload.get("files", ())])
         self._faults = ExitStack()  # what tells the rules of an emulated fault which module is running
         self._folder = os.getcwd()  # the script may change it
@@ -129,7 +152,7 @@ class ScriptDump:
             if self._always_numbers or self._device.name != "cpu":
                 self._numbers.start()
             self._trace.begin()
-            with self._faults, self._watcher:
+            with self._noise, self._faults, self._watcher:
                 run_to_end(self._request, lambda: self._watcher.steps.finished)
         if self._writer.failure is not None:  # the script has caught the exception itself
             raise self._writer.failure
@@ -141,7 +164,8 @@ class ScriptDump:
     # What the watcher reports
 
     def meet(self, model: Model) -> None:
-        """Tell the rules of an emulated fault which module of the model is running, until the script ends."""
+        """Disturb the model, and tell the rules of an emulated fault which of its modules is running, until the script ends."""
+        self._noise.meet(model.top)
         if any(True for _ in model.top.parameters()):  # a loss module is no new forward, at which the rules count calls anew
             self._faults.enter_context(faults.follow_modules(self._request, model.top))
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Callable, Dict
+from typing import TYPE_CHECKING, Callable, Dict, Optional
 
 import torch
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from precflow.agent.events import Events
     from precflow.agent.request import Request
 
-_OF_WORKLOAD = ("workload", "unsupported")  # kinds of errors that only say that the workload does not run in this way
+OF_WORKLOAD = ("workload", "unsupported")  # kinds of errors that only say that the workload does not run in this way
 
 
 def noise(request: Request, device: Device, where: torch.device, events: Events) -> None:
@@ -71,15 +71,33 @@ def noise(request: Request, device: Device, where: torch.device, events: Events)
                 with events.nth_of(number, len(NOISES)):
                     _record_disturbed(name, run, workload, choices)
     except AgentError as error:
-        if error.kind not in _OF_WORKLOAD:
+        if error.kind not in OF_WORKLOAD:
             raise
         problem = error.message
         for name in NOISES:
             shutil.rmtree(os.path.join(request.output, name), ignore_errors=True)
-    if rank_of(request):  # the first rank writes it for all
+    write_outcome(request, problem, events)
+
+
+def write_outcome(request: Request, problem: str, events: Events) -> None:
+    """Write what became of disturbed runs; the first rank does it for all.
+
+    Args:
+        request: Its output is the folder.
+        problem: Why the workload does not run in this way, in words; ``""`` if it does.
+        events: Has the seconds.
+
+    Raises:
+        WriteError: The file cannot be written.
+    """
+    if rank_of(request):
         return
     try:
-        facts = {"problem": problem, "noises": list(NOISES), "seconds": dict(events.seconds)}
+        facts = {
+            "problem": problem,
+            "noises": [request.noise] if request.noise else list(NOISES),
+            "seconds": dict(events.seconds),
+        }
         write_json(os.path.join(request.output, NOISE_FILE), facts)
     except OSError as error:
         raise write_error(error, request.output, 0) from error
@@ -113,13 +131,13 @@ def _record_disturbed(name: str, run: RunContext, workload: Workload, choices: C
         rank_group.seal(run.request, writer, {**header, "seconds": dict(run.events.seconds)})
 
 
-def disturb(name: str, is_quiet: Callable[[], bool], choices: Choices) -> Disturbance:
+def disturb(name: str, is_quiet: Callable[[], bool], choices: Optional[Choices] = None) -> Disturbance:
     """Return the context manager in which a step runs with this disturbance; that of the weights is in the model already.
 
     Args:
         name: One of ``NOISES``.
         is_quiet: Tells whether capture works at the moment, whose operators are left alone.
-        choices: Those of the plain run.
+        choices: Those of the plain run, if they were kept.
     """
     if name == "jitter":
         return Jitter(is_quiet, Directions(), choices)
