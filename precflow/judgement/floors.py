@@ -7,6 +7,10 @@ stays within a small multiple of it, and standard ``calibrated`` takes that mult
 A record of few elements is a lottery: a loss may happen to come out right although everything that it was computed from is
 off. So a small record has at least the floor of its inputs, and small records with the same content have the same floor.
 
+So is the step of an optimizer that divides by the size of the gradient, such as Adam: an element whose gradient is within
+rounding of zero moves by a whole step, up or down by chance. Which element of which weight is hit differs between runs, so
+every weight has at least the floor that the largest change of any weight in that step would give it, in one of its elements.
+
 The worst element is a lottery too. In trained models one element may be a hundred times as large as the others, and the whole
 error is how many units in the last place it moved. So its floor grows with the largest element.
 """
@@ -18,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from precflow.agent.contract import OPTIMIZER
 from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.dumps.reader import Dump
@@ -28,7 +33,7 @@ MAIN_METRIC = "relative_l2"
 METRICS = (MAIN_METRIC, "worst_row_error", "max_rms_error")
 """Metrics that floors are measured in: of the whole tensor, its worst row, and its worst element."""
 
-_LARGEST = "max_rms_error"
+_ROW, _LARGEST = METRICS[1:]
 
 _Numbers = Mapping[str, float]
 _Source = tuple[int, int, int, str]  # step, rank and order of a call, and the index of its output
@@ -64,7 +69,9 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
                 _keep_larger(found[measure.record], {name: (value, noise) for name, value in _list_values(measure)})
                 peak = (measure.peak, measure.target_dtype, noise)
                 peaks[measure.record] = max(peak, peaks.get(measure.record, peak))
-    _pool(reference.calls(), found)
+    calls = reference.calls()
+    _pool(calls, found)
+    _share_steps(calls, measured, found)
     for record, each in found.items():
         _raise_largest(each, *peaks[record])
     return [_make_floor(record, each) for record, each in found.items() if each]
@@ -135,7 +142,8 @@ def _pool(calls: Iterable[Call], found: dict[str, dict[str, tuple[float, str]]])
                 _keep_larger(arriving, {name: (value, "inputs") for name, (value, _) in source.items()})
         for record in call.outputs:
             own = found.get(record.text)
-            if own and math.prod(record.shape) < lines.FEW_ELEMENTS:
+            is_counter = call.phase == OPTIMIZER and not record.shape  # of steps: exact, and as large in all parameters
+            if own and math.prod(record.shape) < lines.FEW_ELEMENTS and not is_counter:
                 _keep_larger(own, {name: arriving[name] for name in own if name in arriving})
                 small[_content(record)].append(own)
             leaving[call.step, call.rank, call.order, record.index] = arriving if own is None else own
@@ -144,6 +152,49 @@ def _pool(calls: Iterable[Call], found: dict[str, dict[str, tuple[float, str]]])
             _keep_larger(alike[0], each)
         for each in alike[1:]:
             _keep_larger(each, alike[0])
+
+
+def _share_steps(
+    calls: Iterable[Call], measured: Mapping[str, Sequence[Measure]], found: Mapping[str, dict[str, tuple[float, str]]]
+) -> None:
+    """Give every weight that an optimizer has changed the floor of one element that moves as far as any of the step has."""
+    weights = {
+        record.text: record
+        for call in calls
+        if call.phase == OPTIMIZER
+        for record in call.outputs
+        if "." not in record.index and record.shape and math.prod(record.shape) > 0
+    }
+    furthest: dict[tuple[int, int], tuple[float, str]] = {}  # step and rank -> largest change of an element, and disturbance
+    sizes: dict[str, float] = {}  # root mean square of a weight
+    for noise, measures in measured.items():
+        for measure in measures:
+            record, change = weights.get(measure.record), measure.metrics.get("max_abs_error", 0.0)
+            if record is None or measure.record not in found or not 0 < change < math.inf:
+                continue
+            where = (record.whose.step, record.whose.rank)
+            furthest[where] = max(furthest.get(where, (0.0, noise)), (change, noise))
+            if relative := measure.metrics.get(_LARGEST, 0.0):
+                sizes[measure.record] = change / relative
+    for text, record in weights.items():
+        far, noise = furthest.get((record.whose.step, record.whose.rank), (0.0, ""))
+        size = sizes.get(text) or _root_mean_square(record)
+        own = found.get(text)
+        if own and far and size:
+            largest = far / size
+            # One element is the whole error of its tensor, and of its row: the last axis.
+            of_all = {
+                MAIN_METRIC: largest / math.sqrt(math.prod(record.shape)),
+                _LARGEST: largest,
+                _ROW: largest / math.sqrt(record.shape[-1]),
+            }
+            _keep_larger(own, {name: (value, noise) for name, value in of_all.items() if name in own})
+
+
+def _root_mean_square(record: Record) -> float:
+    """Return the root mean square of a tensor by its statistics; 0 without any."""
+    square = record.statistics.square if record.statistics else None
+    return math.sqrt(square / math.prod(record.shape)) if square else 0.0
 
 
 def _raise_largest(own: dict[str, tuple[float, str]], peak: float, dtype: str, noise: str) -> None:

@@ -171,7 +171,7 @@ STAGE = Stage(
     needs=("environment.reference", "dump.reference"),
     declare=_declare,
     make=_make,
-    version=2,  # 2: disturbed runs are given the choices of a plain one
+    version=3,  # 2: disturbed runs are given the choices of a plain one. 3: weights of a step share the largest change
     locate=_locate,
     side="reference",
 )

@@ -115,3 +115,34 @@ def test_an_input_has_the_floor_of_the_output_that_it_is_also_through_movement(w
     assert find(mean.inputs[0]).metrics == wide
     assert all(find(record) is None for record in model.inputs)
     assert find_floors_of_inputs(reference.calls(), {})(mean.inputs[0]) is None
+
+
+@pytest.fixture
+def stepped(tmp_path):
+    """Return a function that writes a dump of one step of an optimizer: two weights and two counters."""
+
+    def write(name, *, flipped, bias=0.0, count=1.0):
+        dump = builder.DumpBuilder(tmp_path / name)
+        weight, small = WIDE.copy(), np.full(64, 0.001, np.float32)
+        weight[0, 0] += 0.002 * flipped
+        small[5] += np.float32(bias)
+        dump.call("fc", "", {"weight": weight, "bias": small, "bias.step": np.float32(count)}, phase="optimizer")
+        dump.call("k", "", {"bias.step": np.float32(count)}, [WIDE], phase="optimizer")
+        dump.write()
+        return Dump.open(tmp_path / name)
+
+    return write
+
+
+def test_every_weight_of_a_step_may_move_as_far_as_any(stepped):
+    reference, disturbed = stepped("r", flipped=False), stepped("d", flipped=True, bias=1e-9)
+    floors = floors_of(reference, jitter=disturbed)
+    bias = floors["fc/optimizer.output.bias"].metrics
+    assert bias["max_rms_error"] == pytest.approx(2.0, rel=0.01)
+    assert bias["relative_l2"] == pytest.approx(2.0 / 8, rel=0.01)
+    assert floors["fc/optimizer.output.weight"].metrics["relative_l2"] == pytest.approx(0.002 / np.linalg.norm(WIDE), rel=0.01)
+
+
+def test_a_counter_of_steps_has_no_floor_of_others(stepped):
+    floors = floors_of(stepped("r", flipped=False), jitter=stepped("d", flipped=True))
+    assert floors["fc/optimizer.output.bias.step"].metrics["relative_l2"] == 0

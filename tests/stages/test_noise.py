@@ -169,3 +169,52 @@ def test_the_machine_of_the_target_finds_the_floors_in_the_store_and_goes_on_wit
         write_lines(attempt.folder / noise.FLOORS_FILE, [])
         where.store.seal(attempt, {"name": noise.NAME, "key": key, "declared": declared, "needs": {}, "note": ""})
     assert steps.resolve(noise.STAGE, job, where, {}).state == "kept"
+
+
+def scripted(tmp_path, *words):
+    (tmp_path / "train.py").write_text("pass")
+    words = ["+recipe=script", f"workload.script={tmp_path / 'train.py'}", CALIBRATED, *words]
+    return make_job(compose(words, complete=False), command="")
+
+
+def write_reference(folder, dtype):
+    dump = builder.DumpBuilder(folder)
+    dump.call("fc", "linear", [np.ones((4, 16), dtype)])
+    dump.call("fc", "add", [np.ones((4, 16), np.float32)])
+    dump.write()
+    return {"dump.reference": folder}
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_script_in_float32_alone_is_not_run_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(noise, "ask_agent", None)
+    folder = tmp_path / "noise"
+    folder.mkdir()
+    result = noise.STAGE.make(scripted(tmp_path), folder, write_reference(tmp_path / "reference", np.float32))
+    assert result.note == "not measured: the script computes in float32 alone, where it is not measured"
+    assert noise.read_floors({noise.NAME: folder}) == {}
+    assert noise.explain_missing(folder) == "the script computes in float32 alone, where it is not measured"
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize("problem", ["", "it does not run so"])
+def test_a_script_in_16_bits_runs_once_for_each_disturbance_and_its_logs_are_put_back(tmp_path, monkeypatch, problem):
+    asked = []
+
+    def answer(job, side, request, folder):
+        asked.append((side, request["action"], request["noise"], request["workload"]["stop_early"]))
+        Path("loss.jsonl").write_text("disturbed")
+        write_reference(folder, np.float16)
+        (folder / "noise.json").write_text(json.dumps({"problem": problem, "noises": [request["noise"]], "seconds": {}}))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(noise, "ask_agent", answer)
+    Path("loss.jsonl").write_text("recorded")
+    folder = tmp_path / "noise"
+    folder.mkdir()
+    job = scripted(tmp_path, "workload.files=[loss.jsonl]")
+    result = noise.STAGE.make(job, folder, write_reference(tmp_path / "reference", np.float16))
+    assert asked == [("reference", "noise", name, True) for name in NOISES[: 1 if problem else None]]
+    assert Path("loss.jsonl").read_text() == "recorded"
+    assert sorted(path.name for path in folder.iterdir()) == ["floors.jsonl", "noise.json"]
+    assert result.note == (f"not measured: {problem}" if problem else "floors of 2 records, half of them below 0 (relative_l2)")

@@ -86,6 +86,7 @@ def watch(tmp_path):
         action="dump",
         plain_run=None,
         batches=None,
+        noise="",
     ):
         output, result = tmp_path / folder, tmp_path / f"{folder}.json"
         output.mkdir()
@@ -93,6 +94,7 @@ def watch(tmp_path):
         plain = {
             "schema": 1,
             "action": action,
+            "noise": noise,
             "side": side,
             "output": str(output),
             "device": [device],

@@ -15,9 +15,13 @@ RULES = ({"match": ["fc2"], "operator": ["linear"], "step": [0]},)
 def asked(pair, job_of, tmp_path, monkeypatch):
     """Return a function that runs the stage over a region; key and rules that it records with."""
     job = job_of(pair())
-    monkeypatch.setattr(
-        dump, "record", lambda side, job, folder, key, rules: StageResult(note=f"{side} {key}", seal=repr(rules))
-    )
+
+    def record(side, job, folder, key, *, region, reference):
+        del job, folder
+        assert reference is None
+        return StageResult(note=f"{side} {key}", seal=repr(region))
+
+    monkeypatch.setattr(dump, "record", record)
 
     def run(scope, side="target"):
         folder = tmp_path / "region"

@@ -1,0 +1,62 @@
+"""A script that is disturbed makes the same steps, with errors as large as the rounding of the types that it computes in."""
+
+import json
+
+import pytest
+
+from precflow.agent.contract import NOISES
+from precflow.comparison.compare import compare
+
+AUTOCAST = """
+import json, sys, torch
+torch.manual_seed(0)
+data = torch.randn(8, 16) / 3.0
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4))
+first = [data.sum().item(), *(float(weight.sum()) for weight in model.parameters())]
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(4):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(data).float().square().mean()
+    loss.backward()
+    optimizer.step()
+json.dump([first, step], open(sys.argv[1], "w"))
+BREAKS
+"""
+CAPTURE = {"detail": "tensors", "weights": "left_out"}
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_errors_are_as_large_as_the_types_that_it_computes_in(script, watch, noise):
+    path = script(AUTOCAST.replace("BREAKS", ""))
+    plain = watch(path, capture=CAPTURE, folder="plain")
+    disturbed = watch(path, capture=CAPTURE, action="noise", noise=noise, workload={"stop_early": True})
+    assert disturbed.code == 0, disturbed.log
+    outcome = json.loads((disturbed.folder / "noise.json").read_text())
+    assert (outcome["problem"], outcome["noises"]) == ("", [noise])
+    measures = {one.record: one for one in compare(plain.dump, disturbed.dump)}
+    assert {one.join for one in measures.values()} == {"paired"}
+    gradient = measures["0/gradient.output.weight"]
+    assert gradient.reference_dtype == "float32"
+    # Made of products in bfloat16. One unit of a float32 weight is lost there, and so is the order of a sum of few terms.
+    assert (2**-16 if noise == "jitter" else 0) <= gradient.metrics["relative_l2"] < 2**-4
+    assert {call.step for call in disturbed.dump.calls()} == {0, 1}
+    assert disturbed.wrote is None  # it was stopped after its last recorded step
+
+
+def test_data_and_first_weights_are_those_of_the_plain_run(script, watch):
+    path = script(AUTOCAST.replace("BREAKS", ""))
+    plain, disturbed = watch(path, folder="plain"), watch(path, action="noise", noise="jitter")
+    assert disturbed.wrote == plain.wrote
+    assert disturbed.dump.header.weights == plain.dump.header.weights
+
+
+def test_a_script_that_does_not_run_so_leaves_the_reason(script, watch):
+    seen = watch(script(AUTOCAST.replace("BREAKS", "raise ValueError('too far off')")), action="noise", noise="chunks")
+    assert seen.code == 0, seen.log
+    assert "ValueError: too far off" in json.loads((seen.folder / "noise.json").read_text())["problem"]
+
+
+def test_what_is_compiled_cannot_be_disturbed(script, watch):
+    seen = watch(script(AUTOCAST), action="noise", noise="jitter", workload={"compile": "kept"})
+    assert "compiled" in json.loads((seen.folder / "noise.json").read_text())["problem"]
