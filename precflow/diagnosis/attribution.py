@@ -125,34 +125,52 @@ def _is_drift(
     guessed: Collection[str],
     cleared: Collection[str],
 ) -> bool:
-    """Tell whether all that fails is a little over a guessed limit, behind inputs that use most of theirs.
+    """Tell whether all that fails is a little over its limit, behind inputs that use most of theirs.
 
     Every suspect of the forward has to compute rightly in place: one that could not be evaluated may be wrong by as much. Most
-    dumps show modules alone of the backward pass, and most of these cannot be evaluated.
+    dumps show modules alone of the backward pass, and most of these cannot be evaluated. What their inputs use of measured
+    limits is often not known either, and inherits from the forward.
     """
     failing = [one for one in judged if one.status in MISALIGNED_STATUSES]
+    floors = {one.record: one.floor for one in judged}
     return (
         bool(failing)
         and set(verdict.standards) <= set(guessed)  # whoever sets a limit means it
-        and all(one.status == "fail" and one.standard in guessed and one.floor is None for one in failing)
-        and all(one.ratio < lines.AMPLIFIED for one in failing)
+        and all(one.status == "fail" and one.standard in guessed and one.ratio < _find_cap(one) for one in failing)
         and bool(suspects)
-        and all(suspect.inputs_use > lines.ACCUMULATED for suspect in suspects)
-        and all(suspect.record in cleared or parse_identity(suspect.record).phase != FORWARD for suspect in suspects)
+        and all(
+            suspect.record in cleared and suspect.inputs_use > lines.ACCUMULATED
+            if parse_identity(suspect.record).phase == FORWARD
+            else suspect.inputs_use > lines.ACCUMULATED or floors.get(suspect.record) is not None
+            for suspect in suspects
+        )
     )
 
 
+def _find_cap(judged: Judged) -> float:
+    return lines.AMPLIFIED if judged.floor is None else lines.BEYOND_FLOOR
+
+
 def _leave_undecided(region: Region, judged: Sequence[Judged], verdict: Verdict, cleared: Collection[str]) -> Attribution:
-    why = "by accumulated rounding as far as can be told; its noise floor, which was not measured, would decide"
+    undecided = "by accumulated rounding as far as can be told"
+    why = {False: f"{undecided}; its noise floor, which was not measured, would decide", True: undecided}
+    failing = [one for one in judged if one.status in MISALIGNED_STATUSES]
     final = [
-        replace(one, status="undecided", reason=f"{one.reason} {why}") if one.status in MISALIGNED_STATUSES else one
+        replace(one, status="undecided", reason=f"{one.reason} {why[one.floor is not None]}") if one in failing else one
         for one in judged
     ]
     counted, first = tally(final), next(one for one in final if one.status == "undecided")
     count = counted.counts["undecided"]
+    is_measured = any(one.floor is not None for one in failing)
+    kind, likely = (
+        ("its measured", "rounding that goes one way, as in an accumulator that truncates, adds up like this")
+        if is_measured
+        else ("a fixed", "a noise floor would decide")
+    )
+    most = max(map(_find_cap, failing))
     reason = (
-        f"{count} record{'s' * (count > 1)} exceed{'s' * (count == 1)} a fixed limit by less than {lines.AMPLIFIED:g} times, "
-        f"and no operator that was evaluated introduces an error: a noise floor would decide (first {first.record})"
+        f"{count} record{'s' * (count > 1)} exceed{'s' * (count == 1)} {kind} limit by less than {most:g} "
+        f"times, and no operator that was evaluated introduces an error: {likely} (first {first.record})"
     )
     note = f"{len(region.suspects)} calls where the sides first differ start from inputs that use most of their limit"
     return Attribution(

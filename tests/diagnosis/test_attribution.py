@@ -287,12 +287,20 @@ def test_accumulated_rounding_over_a_guessed_limit_is_undecided_and_blames_nobod
     assert [one.status for one in attribution.judged] == ["pass", "undecided"]
 
 
+def test_rounding_that_goes_one_way_adds_up_beyond_a_measured_floor(drift):
+    attribution = drift(floor=1e-6, ratio=4.9)
+    assert (attribution.verdict.verdict, attribution.region.suspects) == ("inconclusive", ())
+    assert "exceeds its measured limit by less than 8 times" in attribution.verdict.reasons[0]
+    assert "an accumulator that truncates" in attribution.verdict.reasons[0]
+
+
 @pytest.mark.parametrize(
     "other",
     [
         {"use": 0.3},  # its inputs are far from their limits: it starts here
         {"ratio": 5.0},
-        {"floor": 1e-6},  # the limit was measured
+        {"floor": 1e-6, "ratio": 9.0},
+        {"floor": 1e-6, "evaluated": False},
         {"standard": "default"},  # somebody has chosen it
         {"standards": ("calibrated", "default")},
         {"fault": True},
