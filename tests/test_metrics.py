@@ -32,7 +32,7 @@ def test_each_row_has_one_function_of_its_name():
         for name, member in inspect.getmembers(formulas, inspect.isfunction)
         if member.__module__ == formulas.__name__ and not name.startswith("_")
     }
-    assert written - {"measure_all"} == {name for name, metric in METRICS.items() if not metric.dtype}
+    assert written - {"measure_all", "find_peak"} == {name for name, metric in METRICS.items() if not metric.dtype}
 
 
 def test_there_is_an_allclose_share_for_each_type_with_tolerances():

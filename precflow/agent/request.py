@@ -52,8 +52,8 @@ class DeterminismSection(NamedTuple):
     random_numbers: str
     dropout: str
     repeat: bool
-    observer: str
-    data: str
+    observer: str = UNCHECKED
+    data: str = "script"
 
 
 class CaptureSection(NamedTuple):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT
+from precflow.dumps.dtypes import coarsest
 from precflow.dumps.records import Call, Record
 
 _LINEAR = "Linear"
@@ -36,7 +37,8 @@ def find_operands(calls: Iterable[Call], call: Call) -> tuple[Record, Record] | 
         call: A call for which :func:`is_product` holds, of either side.
 
     Returns:
-        ``None`` if they were not recorded, or the layer ran several times.
+        ``None`` if they were not recorded, if the layer ran several times, or if the gradient is kept in a finer type than it
+        was computed in: autocast multiplies in 16 bits what it keeps in float32, and what it rounds to is not recorded.
     """
     is_weight = call.phase == GRADIENT
     ours = [one for one in calls if (is_weight or one.call == call.call) and one.inputs]
@@ -47,7 +49,11 @@ def find_operands(calls: Iterable[Call], call: Call) -> tuple[Record, Record] | 
         return None
     wanted = {"0", "input"} if is_weight else {"1", "weight"}
     others = [record for one in (functions or modules) for record in one.inputs if record.index in wanted]
-    return (arriving[0].inputs[0], others[0]) if len(others) == 1 else None
+    if len(others) != 1:
+        return None
+    arrived, kept = arriving[0].inputs[0], call.outputs[0].dtype
+    made = [record.dtype for one in modules for record in one.outputs]
+    return (arrived, others[0]) if coarsest([arrived.dtype, others[0].dtype, *made, kept]) == coarsest([kept]) else None
 
 
 def write_equation(arrived: Record) -> str:

@@ -1,6 +1,7 @@
 import getpass
 import json
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def test_packages_are_read_from_the_header_of_what_describes_them(tmp_path, monk
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [PathFinder])  # packages that others have imported bring finders of their own
     assert environment.list_packages() == {"old": "0.3", "older": "0.1", "some-thing": "1.2"}
 
 
