@@ -137,8 +137,8 @@ def late_once(monkeypatch):
 @pytest.mark.usefixtures("warm_agents")
 def test_a_workload_that_hangs_shows_the_line_where_it_was_stopped(asked, output, late_once):
     late_once(output / "agent.log")
-    error = failed(asked("hangs"), output, timeout=900.0)
-    assert "did not finish within 900 s" in error.message
+    error = failed(asked("hangs"), output, timeout=60.0)  # of a clock that jumps as soon as it hangs
+    assert "did not finish within 60 s" in error.message
     assert any("toy_launched.py" in line and "in forward" in line for line in error.log)
 
 

@@ -1,7 +1,7 @@
 import getpass
 import json
+import subprocess
 import sys
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ def test_packages_are_normalized_and_sorted(found):
     assert "typing-extensions" in found["packages"]
 
 
-def test_packages_are_read_from_the_header_of_what_describes_them(tmp_path, monkeypatch):
+def test_packages_are_read_from_the_header_of_what_describes_them(tmp_path):
     described = {
         "Some_Thing-1.2.dist-info/METADATA": "Name: Some_Thing\nVersion: 1.2\n\nName: other\nVersion: 9\n",
         "old.egg-info/PKG-INFO": "Metadata-Version: 1.1\nName: old\nVersion: 0.3\nDescription: of\n        Name: nothing\n",
@@ -45,9 +45,12 @@ def test_packages_are_read_from_the_header_of_what_describes_them(tmp_path, monk
     for name, text in described.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "meta_path", [PathFinder])  # packages that others have imported bring finders of their own
-    assert environment.list_packages() == {"old": "0.3", "older": "0.1", "some-thing": "1.2"}
+    code = (
+        "import importlib.metadata, json, sys; from precflow.agent.session import environment;"
+        "sys.path[:] = sys.argv[1:]; print(json.dumps(environment.list_packages()))"
+    )  # in a process of its own: what other tests have imported brings finders of packages along
+    said = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True).stdout
+    assert json.loads(said) == {"old": "0.3", "older": "0.1", "some-thing": "1.2"}
 
 
 def test_home_folders_become_a_tilde(monkeypatch):
