@@ -30,7 +30,7 @@ from precflow.dumps.records import Call
 from precflow.dumps.views.joined_ranks import join_ranks
 from precflow.environment.reproduction import describe_copy
 from precflow.judgement.carried import find_carried
-from precflow.judgement.inputs import make_input_judge
+from precflow.judgement.inputs import JudgeInput, make_input_judge
 from precflow.judgement.judge import judge
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.metrics import METRICS
@@ -96,14 +96,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     dtypes = find_dtypes(reference, target, measures)
     copy = describe_copy(reference.header, target.header)
     verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
-    inputs = make_input_judge(
-        reference,
-        target,
-        tolerance,
-        reference_dtype=dtypes[0],
-        target_dtype=dtypes[1],
-        carried=find_carried(reference.calls()),
-    )
+    inputs = _judge_inputs(tolerance, reference, target, dtypes)
     region = localize(reference, target, measures, judged, inputs)
     steps = [] if reproduction.blockers else replay_steps(reference, target, pair_calls(reference, target))
     gradients = Gradients() if reproduction.blockers else measure_gradients(reference, target, measures)
@@ -172,12 +165,8 @@ def find_advice(  # noqa: PLR0913  the evidence that rules are about, each by it
     return [replace(finding, try_it="", confirm="") for finding in rules.advise(evidence, known)]
 
 
-def judge_dumps(
-    tolerance: Tolerance, reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
-) -> tuple[list[Judged], Verdict]:
-    """Judge the measures of two dumps, by a tolerance and the floating point types that the sides ran in."""
-    dtypes = find_dtypes(reference, target, measures)
-    inputs = make_input_judge(
+def _judge_inputs(tolerance: Tolerance, reference: Dump, target: Dump, dtypes: tuple[str, str]) -> JudgeInput:
+    return make_input_judge(
         reference,
         target,
         tolerance,
@@ -185,6 +174,14 @@ def judge_dumps(
         target_dtype=dtypes[1],
         carried=find_carried(reference.calls()),
     )
+
+
+def judge_dumps(
+    tolerance: Tolerance, reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
+) -> tuple[list[Judged], Verdict]:
+    """Judge the measures of two dumps, by a tolerance and the floating point types that the sides ran in."""
+    dtypes = find_dtypes(reference, target, measures)
+    inputs = _judge_inputs(tolerance, reference, target, dtypes)
     return judge(
         measures,
         RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path)), tolerance=tolerance),

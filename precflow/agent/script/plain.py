@@ -9,7 +9,6 @@ Dropout is removed and draws are moved as in the watched run, because the recipe
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Sequence, Set
 
@@ -23,7 +22,7 @@ from precflow.agent.dump.step_files import write_json
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.measure.content_id import content_id
 from precflow.agent.ranks import rank_of
-from precflow.agent.script.launch import Stopped, moves_draws, run_to_end, surroundings
+from precflow.agent.script.launch import Stopper, moves_draws, run_to_end, surroundings
 from precflow.agent.script.models import describe_parameter
 from precflow.agent.session import determinism
 from precflow.agent.session.dump import make_random_numbers
@@ -155,7 +154,7 @@ class PlainRun:
         self._calls: Dict[int, int] = {}  # id of an optimizer -> how often it has stepped
         self._optimizers: List[torch.optim.Optimizer] = []  # keeps the ids valid
         self._depth = 0  # optimizers that call other optimizers
-        self._stops = 0  # how often the script was asked to end
+        self._stopper = Stopper()
         self._process = os.getpid()
         self._hooks = ExitStack()
 
@@ -199,11 +198,7 @@ class PlainRun:
 
     def _stop(self) -> None:
         self.write()  # what the script does when it is stopped cannot be known
-        self._stops += 1
-        if self._stops > 2:  # a bare `except:` in a loop of the script catches it again and again
-            sys.stdout.flush()
-            os._exit(0)
-        raise Stopped(0)
+        self._stopper.stop()
 
     def write(self) -> None:
         """Write what the optimizers have left into the folder of the request.

@@ -34,7 +34,7 @@ from torch.optim import optimizer as optimizers
 from precflow.agent.capture import autograd
 from precflow.agent.capture.module_hooks import Hook, RunningCall, is_compiled
 from precflow.agent.contract import join_names
-from precflow.agent.script.launch import Stopped
+from precflow.agent.script.launch import Stopper
 from precflow.agent.script.losses import Losses
 from precflow.agent.script.models import Model, Models, describe_parameter, is_trained
 from precflow.agent.script.steps import Steps
@@ -144,7 +144,8 @@ class Watcher:
         self._optimizer_calls = 0  # from the beginning of the script
         self._depth = 0  # optimizers that call other optimizers
         self._in_closure = False
-        self._stops = 0  # how often the script was asked to end
+        self._is_sealed = False  # the script was asked to end
+        self._stopper = Stopper()
 
     # On and off
 
@@ -416,15 +417,12 @@ class Watcher:
             return
         if again and not self.steps.has_optimizer(again):
             return
-        if not self._stops:
+        if not self._is_sealed:
+            self._is_sealed = True
             self._end_step()
             if self._listener is not None:
                 self._listener.seal()
-        self._stops += 1
-        if self._stops > 2:  # a bare `except:` in a loop of the script catches it again and again
-            sys.stdout.flush()
-            os._exit(0)
-        raise Stopped(0)
+        self._stopper.stop()
 
     def _is_mine(self) -> bool:
         """Tell whether the script itself runs: not a forked worker, another thread, or what a checkpoint computes again."""

@@ -30,7 +30,9 @@ def _reinterpret(given: Any, wanted: Any) -> Any:
     ``value.view(float32)`` does the same, but numba compiles it anew for every caller: a tenth of the time of the whole pass.
     """
 
-    def reinterpret(_context, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001  numba's own form
+    def reinterpret(_context: Any, value: Any) -> Any:  # noqa: ARG001  numba asks for the name
+        """Return the types of the cast and what builds it, as numba wants an intrinsic to."""
+
         def code(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             """Build LLVM's cast, which moves no bit."""
             return builder.bitcast(arguments[0], context.get_value_type(wanted))
