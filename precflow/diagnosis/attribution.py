@@ -128,20 +128,22 @@ def _is_drift(
     """Tell whether all that fails is a little over its limit, behind inputs that use most of theirs.
 
     Every suspect of the forward has to compute rightly in place: one that could not be evaluated may be wrong by as much. Most
-    dumps show modules alone of the backward pass, and most of these cannot be evaluated. What their inputs use of measured
-    limits is often not known either, and inherits from the forward.
+    dumps show modules alone of the backward pass, and most of these cannot be evaluated. Where their limits were measured they
+    may inherit from a forward that is itself over its limits, by as much as that is; behind a forward that agrees they may not.
     """
     failing = [one for one in judged if one.status in MISALIGNED_STATUSES]
     floors = {one.record: one.floor for one in judged}
+    forward = [suspect for suspect in suspects if parse_identity(suspect.record).phase == FORWARD]
+    inherited = max((suspect.ratio for suspect in forward), default=0.0)
     return (
         bool(failing)
         and set(verdict.standards) <= set(guessed)  # whoever sets a limit means it
         and all(one.status == "fail" and one.standard in guessed and one.ratio < _find_cap(one) for one in failing)
         and bool(suspects)
+        and all(suspect.record in cleared for suspect in forward)
         and all(
-            suspect.record in cleared and suspect.inputs_use > lines.ACCUMULATED
-            if parse_identity(suspect.record).phase == FORWARD
-            else suspect.inputs_use > lines.ACCUMULATED or floors.get(suspect.record) is not None
+            suspect.inputs_use > lines.ACCUMULATED
+            or (suspect not in forward and floors.get(suspect.record) is not None and suspect.ratio <= inherited)
             for suspect in suspects
         )
     )

@@ -294,6 +294,46 @@ def test_rounding_that_goes_one_way_adds_up_beyond_a_measured_floor(drift):
     assert "an accumulator that truncates" in attribution.verdict.reasons[0]
 
 
+@pytest.fixture
+def drift_of_gradient(hand_made):
+    """Return a function that attributes a run whose gradient is over its measured limit, and its forward too or not."""
+
+    def run(*, gradient, forward):
+        dump = chain(hand_made(), "a", "b")
+        call, bias = dump.made[1], dump.module("b", {"content": "g"}, phase="gradient")
+        both = [(call, forward, 0.9), (bias, gradient, 0.1)]
+        suspects = tuple(
+            Suspect(one.outputs[0].text, one.name, "b", one.operator, one.order, ratio, "", inputs_use=use)
+            for one, ratio, use in both
+            if ratio > 1
+        )
+        return attribute(
+            build_graph(dump.calls()),
+            Region("b", suspects, {one.record: "introduces" for one in suspects}),
+            [
+                Judged(one.outputs[0].text, "fail" if ratio > 1 else "pass", standard="calibrated", ratio=ratio, floor=1e-2)
+                for one, ratio, _ in both
+            ],
+            Verdict("misaligned", standards={"calibrated": False}),
+            pairs=[PairedCall(name_call(call), call, call)],
+            found=[found(call, fault=False)],
+            different=[],
+            guessed=("calibrated",),
+        )
+
+    return run
+
+
+def test_a_gradient_inherits_what_goes_beyond_the_floor_of_a_forward_and_no_more(drift_of_gradient):
+    assert drift_of_gradient(gradient=2.0, forward=3.0).verdict.verdict == "inconclusive"
+    assert drift_of_gradient(gradient=3.1, forward=3.0).verdict.verdict == "misaligned"
+
+
+def test_a_gradient_beyond_its_floor_behind_a_forward_that_agrees_is_a_failure(drift_of_gradient):
+    attribution = drift_of_gradient(gradient=2.0, forward=0.2)
+    assert (attribution.verdict.verdict, len(attribution.region.suspects)) == ("misaligned", 1)
+
+
 @pytest.mark.parametrize(
     "other",
     [
