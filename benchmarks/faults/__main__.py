@@ -3,6 +3,7 @@
     python -m benchmarks.faults --subset                    under two minutes: three hosts, some faults and controls, float32
     python -m benchmarks.faults                             everything that is installed, three seeds, three element types
     python -m benchmarks.faults --seeds 0-9 --dtypes bfloat16 --hosts minilm,decoder
+    python -m benchmarks.faults --groups control --seeds 1-9 --one-type   each kind and seed once, in a type that is drawn
     python -m benchmarks.faults --case mask_dropped-decoder-float32-0     one case, with all that was said of it
     python -m benchmarks.faults --peer ...                  the same cases under msprobe, for the same table
     python -m benchmarks.faults --table                     only the table of what is there
@@ -62,7 +63,8 @@ def plan(options: argparse.Namespace) -> list[Case]:
         ),
         "control": cases.controls(names, chosen, dtypes, seeds),
     }
-    return [case for name, group in groups.items() if name in options.groups for case in group]
+    asked = [case for name, group in groups.items() if name in options.groups for case in group]
+    return cases.draw_one_each(asked) if options.one_type else asked
 
 
 def run(case: Case, folder: Path, kept: Path) -> dict[str, Any]:
@@ -221,6 +223,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=_numbers, help="0-9 or 0,3: other places, sizes and chips")
     for name, known in (("hosts", hosts.HOSTS), ("dtypes", cases.DTYPES), ("faults", KINDS), ("controls", cases.CONTROLS)):
         parser.add_argument(f"--{name}", type=_words, help=f"some of: {', '.join(known)}")
+    parser.add_argument("--one-type", action="store_true", help="run each kind and seed in one element type, which is drawn")
     parser.add_argument("--groups", type=_words, default=["single", "several", "control"], help="single, several, control")
     parser.add_argument("--case", help="run one case by its name and print all of it")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="write faults.md and faults.svg there too")

@@ -6,7 +6,8 @@ import functools
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -199,6 +200,14 @@ def controls(names: Sequence[str], chosen: Sequence[str], dtypes: Sequence[str],
             ]
             for seed in seeds if fitting else ():
                 yield make_control(name, fitting[(number + seed) % len(fitting)], dtype, seed)
+
+
+def draw_one_each(planned: Iterable[Case]) -> list[Case]:
+    """Return one case of each kind and seed, drawn: many seeds then cover all element types at the price of one type."""
+    groups: dict[tuple[str, int], list[Case]] = defaultdict(list)
+    for case in planned:
+        groups[case.name.rsplit("-", 3)[0], case.seed].append(case)
+    return [random.Random(f"{what}-{seed}").choice(alike) for (what, seed), alike in groups.items()]
 
 
 def make_control(name: str, host: str, dtype: str, seed: int) -> Case:

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import random
+from collections import Counter
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 import precflow
 from benchmarks.faults import __main__ as bench
-from benchmarks.faults import cases, chips, effect, faults, margins, running, score
+from benchmarks.faults import cases, chips, effect, faults, hosts, margins, running, score
 from benchmarks.faults.calls import Call, CallName, Calls
 from benchmarks.faults.hosts import HOSTS, Host
 from precflow.dumps.reader import Dump
@@ -146,7 +147,15 @@ def test_every_fault_changes_its_call(name):
 
 
 def options(tmp_path, **given):
-    whole = {"hosts": ["small"], "dtypes": ["float32"], "seeds": [0], "faults": None, "controls": None, "subset": False}
+    whole = {
+        "hosts": ["small"],
+        "dtypes": ["float32"],
+        "seeds": [0],
+        "faults": None,
+        "controls": None,
+        "subset": False,
+        "one_type": False,
+    }
     return argparse.Namespace(**{**whole, "groups": ["single", "control"], "folder": tmp_path, **given})
 
 
@@ -208,6 +217,15 @@ def test_the_subset_has_three_hosts_and_pairs():
     assert len([case for case in planned if len(case.faults) == 2]) == 3
     assert all(case.chip in chips.BACKGROUNDS for case in planned if case.faults)
     assert len({case.name for case in planned}) == len(planned)
+
+
+def test_one_type_runs_each_kind_and_seed_once_and_leaves_no_type_out():
+    asked = options(None, hosts=None, dtypes=None, seeds=range(1, 10), groups=["control"], one_type=True)
+    planned = bench.plan(asked)
+    assert len({(case.name.rsplit("-", 3)[0], case.seed) for case in planned}) == len(planned) == 9 * len(cases.CONTROLS)
+    assert min(Counter(case.dtype for case in planned).values()) > len(planned) / 4
+    assert {case.host for case in planned} == set(hosts.available())
+    assert bench.plan(asked) == planned
 
 
 def test_a_case_can_be_drawn_again_by_its_name():
