@@ -3,6 +3,7 @@
 import pytest
 import torch
 from evaluated import evaluate_pair
+from msgspec import structs
 from torch.nn import functional
 
 import precflow
@@ -43,6 +44,22 @@ def test_where_implementations_differ_arguments_say_nothing(attention):
     others = find_other_implementations(eager.made, fused.made)
     assert find_doubtful_pairs(pairs, others) == {pairs[0].name}
     assert find_doubtful_pairs(pairs, set()) == set()
+
+
+def test_gradients_of_a_modules_parameters_are_pairs_of_their_own(hand_made):
+    """A module has a line for each parameter: without the parameter in their name the bias would stand for the weight."""
+
+    def record():
+        dump = hand_made()
+        dump.module("fc", {"content": "x"}, returns=2)
+        for name in ("weight", "bias"):
+            call = dump.module("fc", phase="gradient", content=name)
+            dump.made[-1] = structs.replace(call, outputs=tuple(structs.replace(one, index=name) for one in call.outputs))
+        return dump
+
+    pairs = pair_calls(record(), record())
+    shown = [(pair.reference.phase, pair.reference.outputs[0].index, pair.target.outputs[0].index) for pair in pairs]
+    assert shown == [("forward", "0", "0"), ("gradient", "weight", "weight"), ("gradient", "bias", "bias")]
 
 
 def test_torch_functions_are_evaluated_where_they_were_recorded_and_modules_only_where_nothing_else_was(hand_made):
