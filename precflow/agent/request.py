@@ -343,14 +343,16 @@ def _parse_arm(reader: _Reader) -> Arm:
     name = reader.value("name", None, str)
     if not _FOLDER.fullmatch(name):
         reader.note_problem("name", name, "letters, digits and _", "")
-    return Arm(name, tuple(_parse_change(section) for section in reader.sections("changes")))
-
-
-def _parse_change(reader: _Reader) -> Change:
-    return Change(
-        kind=reader.choice("kind", "", tuple(WHATIF_KINDS)),
-        value=reader.plain.get("value"),
-        records=reader.texts("records", ()),
+    return Arm(
+        name,
+        tuple(
+            Change(
+                kind=section.choice("kind", "", tuple(WHATIF_KINDS)),
+                value=section.plain.get("value"),
+                records=section.texts("records", ()),
+            )
+            for section in reader.sections("changes")
+        ),
     )
 
 

@@ -382,7 +382,10 @@ class _Follower:
     def follow(self, decide: Callable[[CallNode, Record], _Choice | None]) -> Mapping[str, _Choice]:
         """Visit all calls, and return ``behind``; ``decide`` returns the choice that an output is, if it is one."""
         for key, node in self._nodes.items():
-            arriving = self._find_arriving(node) if self._outputs else None
+            arriving = None  # the choice that an input depends on, or for a module something inside it
+            if self._outputs:
+                inside = next((self._calls[key] for key in node.inside if key in self._calls), None)
+                arriving = inside or self._find_given(node)
             for record in node.call.outputs:
                 choice = arriving or decide(node, record)
                 if choice is not None and not (arriving and self._is_equal(record)):
@@ -392,11 +395,6 @@ class _Follower:
                         self._forward.setdefault(key[:2], choice)
                     self.behind[record.text] = choice
         return self.behind
-
-    def _find_arriving(self, node: CallNode) -> _Choice | None:
-        """Return the choice that an input of a call depends on, or for a module something inside it."""
-        inside = next((self._calls[key] for key in node.inside if key in self._calls), None)
-        return inside or self._find_given(node)
 
     def _find_given(self, node: CallNode) -> _Choice | None:
         for edge in node.edges:

@@ -95,12 +95,11 @@ def find_other_implementations(reference: Iterable[Call], target: Iterable[Call]
     three operators in its place, the second transpose of one side need not be the second of the other, so that neither its
     arguments nor where its input comes from say anything. Movement alone (an extra ``clone``) makes no other implementation.
     """
-    counts = [_count_operators(calls) for calls in (reference, target)]
+    counts = [
+        Counter((module_call_of(call), call.operator) for call in calls if call.operator and not call.movement)
+        for calls in (reference, target)
+    ]
     return {key[0] for key in counts[0].keys() | counts[1].keys() if counts[0][key] != counts[1][key]}
-
-
-def _count_operators(calls: Iterable[Call]) -> Counter[tuple[ModuleCall, str]]:
-    return Counter((module_call_of(call), call.operator) for call in calls if call.operator and not call.movement)
 
 
 def module_call_of(call: Call) -> ModuleCall:

@@ -101,7 +101,9 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
         head.append(f"   nothing was computed: everything is kept from run {model.run}")
     if reference_age:
         head.append(f"   the reference was made {reference_age}")
-    head += ["", *_render_verdict(model, columns), *_render_phases(model, columns), ""]
+    # Which phase of a training step is guilty and which are aligned; no line if nothing was trained.
+    phases = _break_lines(describe_phases(model.phases), columns - 3, 2) if model.phases else []
+    head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in phases), ""]
     room = (LINES if columns >= USUAL else MORE_LINES) - len(head) - len(foot) - 1
     command = _render_command(model, columns, ascii_only=ascii_only)
     body: list[str] = []
@@ -155,12 +157,6 @@ def _render_verdict(model: ReportModel, columns: int) -> list[str]:
     failing = any(model.verdict.counts.get(status) for status in MISALIGNED_STATUSES)
     missing = "records differ, but that proves nothing yet" if failing else "nothing failed, but something needed is missing"
     return [*_put_beside(line, "", missing, columns), *emulated]
-
-
-def _render_phases(model: ReportModel, columns: int) -> list[str]:
-    """Return which phase of a training step is guilty and which are aligned; no line if nothing was trained."""
-    lines = _break_lines(describe_phases(model.phases), columns - 3, 2) if model.phases else []
-    return [f"   {line}" for line in lines]
 
 
 def _put_beside(line: str, label: str, text: str, columns: int) -> list[str]:

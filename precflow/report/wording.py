@@ -123,13 +123,16 @@ def number(value: float) -> str:
     ('1.4e-2', '4.21e-2', '0.62', '344 912', '0.99998')
     >>> number(0.0), number(float("nan")), number(float("-inf")), number(1.5e-05)
     ('0', 'NaN', '-infinity', '1.5e-5')
+    >>> number(0.9999987), number(0.995), number(1 - 2e-16)
+    ('0.9999987', '0.995', '0.9999999999999998')
     """
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "infinity" if value > 0 else "-infinity"
     if 0.99 < value < 1:
-        return _format_just_below_one(value)
+        digits = 1 - math.floor(math.log10(1 - value))
+        return f"{value:.{min(digits, 16)}f}".rstrip("0")  # a double has no more digits
     size = abs(value)
     # 999.5 and not 1000: three digits of 999.7 are "1e+03", so from there on it is shown as a whole number.
     if 999.5 <= size < 1e7:
@@ -138,16 +141,6 @@ def number(value: float) -> str:
         return f"{value + 0.0:.3g}"  # + 0.0 turns -0.0 into 0.0
     mantissa, exponent = f"{value:.2e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-
-
-def _format_just_below_one(value: float) -> str:
-    """Return 0.99... with two digits after the nines, but no more digits than a double has.
-
-    >>> _format_just_below_one(0.9999987), _format_just_below_one(0.995), _format_just_below_one(1 - 2e-16)
-    ('0.9999987', '0.995', '0.9999999999999998')
-    """
-    digits = 1 - math.floor(math.log10(1 - value))
-    return f"{value:.{min(digits, 16)}f}".rstrip("0")
 
 
 def count(value: int) -> str:

@@ -152,7 +152,9 @@ def _make_stages(
         mark_used(sealed)
         note()
         seconds = time.monotonic() - began
-        text = sealed.note if step.state == "run" else _add_age(sealed)
+        text = sealed.note
+        if step.state != "run" and stage.kind == "dump" and (age := wording.describe_age(time.time() - sealed.finished)):
+            text = f"{text}, made {age}"
         tell.done(stage.label, stage.side, step.state, seconds, text)
         job = replace(job, stages=(*job.stages, (stage.name, step.state, round(seconds, 2), text)))
         _share(sealed, where, tell)
@@ -186,12 +188,6 @@ def _share(sealed: Sealed, where: steps.RunFolder, tell: progress.Progress) -> N
 def _show_bytes(tell: progress.Progress) -> Callable[[int, int], None]:
     """Return a function that shows the bytes that were moved, where they take a while."""
     return lambda done, total: tell.advance(done, total, "bytes") if total >= _NOTABLE_BYTES else None
-
-
-def _add_age(sealed: Sealed) -> str:
-    """Return the note of an instance that is kept; that of a dump says when it was made."""
-    age = wording.describe_age(time.time() - sealed.finished)
-    return f"{sealed.note}, made {age}" if sealed.name.startswith("dump.") and age else sealed.note
 
 
 def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> Sealed:

@@ -176,11 +176,17 @@ def compare_runs(before: NamedRun, after: NamedRun) -> RunDifference:
     for run in (before, after):
         refuse_unjudged(run)
     old, new = _read_results(before), _read_results(after)
-    _refuse_other_recipe(before, after, old, new)
+    names = [results.report.recipe if results.report else run.folder.name for run, results in ((before, old), (after, new))]
+    if names[0] != names[1]:
+        raise StoreError(
+            f"{before.name} is of recipe {names[0]}, and {after.name} of {names[1]}: their records are not the same things",
+            next_step="name two runs of one recipe; precflow compare takes any two dumps",
+        )
     better, worse, same = _sort_records(old.records, new.records)
     recipe, environment, notes = _find_causes(old, new)
     counts = (old.verdict.counts, new.verdict.counts)
     gone, come = _list_findings(old.report), _list_findings(new.report)
+    largest = [_find_largest_difference(results) for results in (old, new)]
     return RunDifference(
         before=before.name,
         after=after.name,
@@ -199,7 +205,7 @@ def compare_runs(before: NamedRun, after: NamedRun) -> RunDifference:
         same=same,
         only_before=tuple(name for name in old.records if name not in new.records),
         only_after=tuple(name for name in new.records if name not in old.records),
-        losses=_compare_losses(old, new),
+        losses=None if largest[0] is None or largest[1] is None else (largest[0], largest[1]),
         curves=_compare_curves(old, new),
         findings_gone=tuple(text for text in gone if text not in come),
         findings_new=tuple(text for text in come if text not in gone),
@@ -228,15 +234,6 @@ def _is_emulated(results: _Results) -> bool:
     return results.report is not None and results.report.emulated
 
 
-def _refuse_other_recipe(before: NamedRun, after: NamedRun, old: _Results, new: _Results) -> None:
-    names = [results.report.recipe if results.report else run.folder.name for run, results in ((before, old), (after, new))]
-    if names[0] != names[1]:
-        raise StoreError(
-            f"{before.name} is of recipe {names[0]}, and {after.name} of {names[1]}: their records are not the same things",
-            next_step="name two runs of one recipe; precflow compare takes any two dumps",
-        )
-
-
 def _find_causes(old: _Results, new: _Results) -> tuple[tuple[Change, ...], tuple[Change, ...], tuple[str, ...]]:
     """Return changes of the recipe, changes of the environment, and notes."""
     if old.report is None or new.report is None:
@@ -247,13 +244,20 @@ def _find_causes(old: _Results, new: _Results) -> tuple[tuple[Change, ...], tupl
         for key, before, after in keys.changes(_parse(old.report), _parse(new.report))
     )
     named = {change.name for change in recipe}
+    later = {side.side: side for side in new.report.sides}
+    # The element type that a side ran in is a fact of its dump too: `target.dump` may name another one.
+    paired = {
+        side.side: ({**side.facts, "dtype": side.dtype}, {**later[side.side].facts, "dtype": later[side.side].dtype})
+        for side in old.report.sides
+        if side.side in later
+    }
     changed = {
         side: {
             fact: values
             for fact, values in find_changes(facts[0], facts[1]).items()
             if f"{side}.{fact}" not in named  # such as target.variables.NAME, which the recipe sets
         }
-        for side, facts in _pair_facts(old.report, new.report).items()
+        for side, facts in paired.items()
     }
     environment = []
     for side, facts in changed.items():
@@ -263,16 +267,6 @@ def _find_causes(old: _Results, new: _Results) -> tuple[tuple[Change, ...], tupl
             if not alike or side == next(iter(changed)):
                 environment.append(Change(fact, *values, side="both" if alike else side))
     return recipe, tuple(environment), tuple(_describe_unnamed(old, new, changed))
-
-
-def _pair_facts(old: ReportModel, new: ReportModel) -> dict[str, tuple[Mapping[str, str], Mapping[str, str]]]:
-    later = {side.side: side for side in new.sides}
-    # The element type that a side ran in is a fact of its dump too: `target.dump` may name another one.
-    return {
-        side.side: ({**side.facts, "dtype": side.dtype}, {**later[side.side].facts, "dtype": later[side.side].dtype})
-        for side in old.sides
-        if side.side in later
-    }
 
 
 def _describe_unnamed(old: _Results, new: _Results, changed: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -374,12 +368,6 @@ def _badness(state: RecordState) -> tuple[bool, float, float]:
 def _compare_curves(old: _Results, new: _Results) -> tuple[CurveChange, ...]:
     before = {outcome.name: outcome for outcome in read_outcomes(old.folders)}
     return tuple(CurveChange(before[after.name], after) for after in read_outcomes(new.folders) if after.name in before)
-
-
-def _compare_losses(old: _Results, new: _Results) -> tuple[float, float] | None:
-    """Return the largest difference between the losses of the two sides, before and after."""
-    largest = [_find_largest_difference(results) for results in (old, new)]
-    return None if largest[0] is None or largest[1] is None else (largest[0], largest[1])
 
 
 def _find_largest_difference(results: _Results) -> float | None:

@@ -43,7 +43,13 @@ def main(arguments: Sequence[str]) -> int:
     difference = compare_runs(before, after)
     page = chosen.page.expanduser() if chosen.page else None
     if page:
-        _write_page(page, difference)
+        try:
+            page.parent.mkdir(parents=True, exist_ok=True)
+            write_text(page, render_page(difference))
+        except OSError as error:
+            raise StoreError(
+                f"{page} cannot be written: {error.strerror or error}", next_step="name another: --page FILE"
+            ) from error
     if chosen.json:
         print_json({**as_plain(difference), **({"page": str(page)} if page else {})})
     else:
@@ -101,18 +107,9 @@ def render_page(difference: RunDifference) -> str:
     )
 
 
-def _write_page(path: Path, difference: RunDifference) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, render_page(difference))
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be written: {error.strerror or error}", next_step="name another: --page FILE"
-        ) from error
-
-
 def show_difference(difference: RunDifference) -> Paper:
     """Return the screen."""
+    from precflow.judgement.verdicts import STATUSES
     from precflow.report import wording
     from precflow.report.screens.paper import Paper
 
@@ -127,7 +124,8 @@ def show_difference(difference: RunDifference) -> Paper:
     paper.fact("verdict", f"{old.verdict} -> {new.verdict}" if old.verdict != new.verdict else f"{new.verdict}, as before")
     paper.facts("findings", [f"gone  {text}" for text in difference.findings_gone], "green")
     paper.facts("" if difference.findings_gone else "findings", [f"new   {text}" for text in difference.findings_new], "red")
-    counts = [f"{wording.words(name)} {wording.count(was)} -> {wording.count(now)}" for name, (was, now) in _sorted(difference)]
+    ordered = sorted(difference.statuses.items(), key=lambda item: STATUSES.index(item[0]))
+    counts = [f"{wording.words(name)} {wording.count(was)} -> {wording.count(now)}" for name, (was, now) in ordered]
     paper.fact("records", ", ".join(counts))
     if difference.better or difference.worse or difference.same:  # runs of curves alone have no records
         paper.fact("better", _describe(difference.better), "green" if difference.better else "")
@@ -152,12 +150,6 @@ def _align_changes(changes: Sequence[Change]) -> list[str]:
         f"{name:<{width}}   {change.before or _ABSENT} -> {change.after or _ABSENT}"
         for name, change in zip(names, changes, strict=True)
     ]
-
-
-def _sorted(difference: RunDifference) -> list[tuple[str, tuple[int, int]]]:
-    from precflow.judgement.verdicts import STATUSES
-
-    return sorted(difference.statuses.items(), key=lambda item: STATUSES.index(item[0]))
 
 
 def _describe(changes: Sequence[RecordChange]) -> str:

@@ -32,7 +32,11 @@ class LastCall:
     def note(self, text: str) -> None:
         """Write what begins now; nothing happens in a forked child, or if the file cannot be made."""
         if self._map is None:
-            self._open()
+            with suppress(OSError, ValueError):  # it only helps after a crash: a full disk is reported when a record is written
+                with open(self._path, "wb") as file:
+                    file.write(bytes(LAST_CALL_BYTES))
+                with open(self._path, "r+b") as file:
+                    self._map = mmap.mmap(file.fileno(), LAST_CALL_BYTES)
         if self._map is None or os.getpid() != self._process:
             return
         data = text.encode("utf-8", "backslashreplace")[: LAST_CALL_BYTES - 1] + b"\0"
@@ -45,10 +49,3 @@ class LastCall:
             self._map = None
         with suppress(OSError):
             os.remove(self._path)
-
-    def _open(self) -> None:
-        with suppress(OSError, ValueError):  # it only helps after a crash: a full disk is reported when a record is written
-            with open(self._path, "wb") as file:
-                file.write(bytes(LAST_CALL_BYTES))
-            with open(self._path, "r+b") as file:
-                self._map = mmap.mmap(file.fileno(), LAST_CALL_BYTES)

@@ -200,17 +200,14 @@ class Directions:
         magnitude = tensor.abs()
         moves = (magnitude >= facts.tiny) & (magnitude < facts.max)  # False for NaN
         steps = torch.empty(tensor.shape, dtype=integer, device=tensor.device)
-        steps.random_(0, 2 * _RARE, generator=self._generator(tensor.device))  # even: down, odd: up; 0 and 1: by two
+        if tensor.device not in self._generators:
+            self._generators[tensor.device] = torch.Generator(tensor.device).manual_seed(_SEED)
+        steps.random_(0, 2 * _RARE, generator=self._generators[tensor.device])  # even: down, odd: up; 0 and 1: by two
         wide = (steps < 2) & moves if tensor.dtype in _FINE else None
         steps.remainder_(2).mul_(2).sub_(1).mul_(moves)
         if wide is not None:
             steps.mul_(wide.to(integer).add_(1))
         tensor.view(integer).add_(steps)
-
-    def _generator(self, device: torch.device) -> torch.Generator:
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device).manual_seed(_SEED)
-        return self._generators[device]
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:

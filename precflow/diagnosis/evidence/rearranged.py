@@ -53,7 +53,8 @@ def _list_candidates(reference: Floats, target: Floats) -> Iterator[tuple[str, i
     for axis in range(-1, -reference.ndim - 1, -1):
         order = _match_along(reference, target, axis)
         if order is not None:
-            yield f"{_describe_order(order)} along {_name_axis(axis)}", axis, np.take(reference, order, axis)
+            along = "the last axis" if axis == -1 else f"axis {axis}"
+            yield f"{_describe_order(order)} along {along}", axis, np.take(reference, order, axis)
     for one in range(reference.ndim - 1):
         for other in range(one + 1, reference.ndim):
             exchanged = np.swapaxes(reference, one, other)
@@ -105,7 +106,3 @@ def _describe_parts(order: Order, parts: int) -> str:
     if np.array_equal(blocks, blocks[:, :1] + np.arange(length)) and not (blocks[:, 0] % length).any():
         return f"{parts} blocks in the order {', '.join(str(int(start) // length) for start in blocks[:, 0])}"
     return ""
-
-
-def _name_axis(axis: int) -> str:
-    return "the last axis" if axis == -1 else f"axis {axis}"

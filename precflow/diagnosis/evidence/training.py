@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE
@@ -153,7 +153,7 @@ def _compare_changes(gradients: Gradients) -> dict[str, Any]:
         by_step[change.step, change.rank][change.side] = change
     for (step, _), sides in sorted(by_step.items()):
         if len(sides) == 2 and _differ(sides["reference"], sides["target"]):
-            words = {f"gradients_{side}": _describe(change) for side, change in sides.items()}
+            words = {f"gradients_{side}": _KINDS[change.kind].format(change.amount) for side, change in sides.items()}
             return {**found, **words, "gradients_step": step}
     return found
 
@@ -167,28 +167,22 @@ def _differ(reference: GradientChange, target: GradientChange) -> bool:
     return reference.kind in {"scaled", "cut off"} and not same_amount and not same_norm
 
 
-def _describe(change: GradientChange) -> str:
-    return _KINDS[change.kind].format(change.amount)
-
-
 # Data
 
 
 def _are_shuffled(reference: DumpOfTraining, target: DumpOfTraining) -> bool:
     """Tell whether the target was fed the reference's batches in another order."""
-    here, there = (_list_batches(dump) for dump in (reference, target))
+    here, there = (
+        {
+            (call.rank, call.step, call.call): tuple(record.known for record in call.inputs if not record.weight)
+            for call in dump.calls()
+            if call.module == ROOT_MODULE and not call.operator and call.phase == FORWARD
+        }
+        for dump in (reference, target)
+    )
     if here == there or here.keys() != there.keys() or not all(all(batch) for batch in (*here.values(), *there.values())):
         return False
     return sorted(here.values()) == sorted(there.values())
-
-
-def _list_batches(dump: DumpOfTraining) -> Mapping[tuple[int, int, int], tuple[str, ...]]:
-    """Return the content of what the model was given, by rank, step and call."""
-    return {
-        (call.rank, call.step, call.call): tuple(record.known for record in call.inputs if not record.weight)
-        for call in dump.calls()
-        if call.module == ROOT_MODULE and not call.operator and call.phase == FORWARD
-    }
 
 
 # Mixed precision

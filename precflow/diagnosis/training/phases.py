@@ -132,7 +132,7 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
         region: Where the sides part, with the role of each record.
         judge_input: Judges an input of the model that has no equal bits; without it such an input is not told.
     """
-    if not _trains(reference.header, measures):
+    if not reference.header.losses and all(measure.phase == FORWARD for measure in measures):  # nothing is trained
         return ()
     roles = region.roles or {}
     rows: dict[str, list[_Row]] = {part: [] for part in PARTS}
@@ -177,10 +177,6 @@ def find_part(record: str, collectives: Collection[str] = ()) -> str:
     return phase if phase in {FORWARD, OPTIMIZER} else BACKWARD_PART
 
 
-def _trains(header: Header, measures: Sequence[Measure]) -> bool:
-    return bool(header.losses) or any(measure.phase != FORWARD for measure in measures)
-
-
 def _find_first(rows: Mapping[str, Sequence[_Row]], region: Region) -> str:
     """Return the record of the first suspect; without suspects the first record that fails, in order of steps; ``""``: none."""
     if region.suspects:
@@ -201,7 +197,8 @@ def _tell_part(part: str, rows: Sequence[_Row], *, guilty: str, proven: bool, lo
     if not failing:
         return PhaseState(part, *_tell_unfailing(rows))
     own = [row for row in failing if row.role == "introduces"]
-    counted = f"{len(failing)} of {_count(rows)} over their limits, first {failing[0].measure.name}"
+    total = _records(tally([row.judged for row in rows]).total)
+    counted = f"{len(failing)} of {total} over their limits, first {failing[0].measure.name}"
     if not proven:
         state, counted = "not_told", _PROVES_NOTHING
     elif part == guilty:
@@ -229,10 +226,6 @@ def _tell_unfailing(rows: Sequence[_Row]) -> tuple[str, str]:
     return "aligned", f"{_records(counted.compared)} within their limits"
 
 
-def _count(rows: Sequence[_Row]) -> str:
-    return _records(tally([row.judged for row in rows]).total)
-
-
 def _records(count: int) -> str:
     return f"{count} record{'s' * (count != 1)}"
 
@@ -246,7 +239,17 @@ def _tell_data(reference: RecordedRun, target: RecordedRun, judge_input: JudgeIn
     if all(header.inputs.digest for header in headers) and headers[0].inputs.digest != headers[1].inputs.digest:
         names = find_different(headers[0].inputs, headers[1].inputs)
         return PhaseState(DATA, "starts", f"the inputs differ: {', '.join(names[:5])}")
-    here, there = (_find_model_inputs(run) for run in (reference, target))
+    # What the root module's forward was given, by step, rank, call and index.
+    here, there = (
+        {
+            (call.step, call.rank, call.call, record.index): record
+            for call in run.calls()
+            if call.module == ROOT_MODULE and not call.operator and call.phase == FORWARD
+            for record in call.inputs
+            if not record.weight
+        }
+        for run in (reference, target)
+    )
     same_type = headers[0].dtype == headers[1].dtype
     unknown = 0
     for (step, rank, call, index), record in here.items():
@@ -282,17 +285,6 @@ def _compare_input(record: Record, other: Record | None, judge_input: JudgeInput
         return "unknown"  # the same batch in another type has other bits
     # Inputs that the script itself computes on the device (a noised image) may differ by rounding.
     return "differs" if judge_input(record, other).status in MISALIGNED_STATUSES else "same"
-
-
-def _find_model_inputs(run: RecordedRun) -> dict[tuple[int, int, int, str], Record]:
-    """Return what the root module's forward was given, by step, rank, call and index."""
-    return {
-        (call.step, call.rank, call.call, record.index): record
-        for call in run.calls()
-        if call.module == ROOT_MODULE and not call.operator and call.phase == FORWARD
-        for record in call.inputs
-        if not record.weight
-    }
 
 
 # Loss: the end of the forward, which many runs record as a number only

@@ -57,7 +57,9 @@ def show_record(view: RecordView) -> Paper:
     paper.fact("weight", record.weight)
     paper.fact("call", describe_call(call))
     paper.fact("source", _describe_source(view))
-    paper.facts("users", _list_users(view))
+    shown = [user.text for user in view.users[:_MOST_USERS]]
+    more = [f"and {len(view.users) - _MOST_USERS} more"] if len(view.users) > _MOST_USERS else []
+    paper.facts("users", [*shown, *more])
     paper.facts("called at", call.site.split(" <- ") if call.site else [])
     paper.facts("arguments", [f"{name} = {value}" for name, value in call.arguments.items()])
     if view.description is not None:
@@ -155,12 +157,6 @@ def _describe_source(view: RecordView) -> str:
         return view.source.text
     is_own_output = view.found.record.whose.role == "output" and view.found.call.operator
     return "" if is_own_output or view.found.record.weight else "outside: no recorded call made it"
-
-
-def _list_users(view: RecordView) -> list[str]:
-    shown = [user.text for user in view.users[:_MOST_USERS]]
-    more = [f"and {len(view.users) - _MOST_USERS} more"] if len(view.users) > _MOST_USERS else []
-    return [*shown, *more]
 
 
 def _format_counts(counts: Mapping[str, int | None]) -> str:
