@@ -24,12 +24,12 @@ from precflow.report.terminal import count_columns, render_summary
 from precflow.run import progress, steps
 from precflow.run.jobs import make_job
 from precflow.run.manifest import RunEntry
-from precflow.run.next_command import command_for_side
 from precflow.run.steps import Agenda
 from precflow.run.store import Sealed, explain_disk_errors, mark_used
 from precflow.sides.launch import Agents
 from precflow.stages import curves, noise
 from precflow.stages.artifacts import cache_reads
+from precflow.stages.commands import command_for_side
 from precflow.stages.dump import is_given
 from precflow.stages.introduced import read_conclusion
 from precflow.stages.job import Job

@@ -20,10 +20,10 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
 from precflow.dumps.requests import describe_side, dump_request
 from precflow.errors import PrecflowError
-from precflow.run.next_command import command_for_side
 from precflow.run.steps import RunFolder, Step, digest_own_code
 from precflow.run.store import Sealed
 from precflow.stages.artifacts import read_plain
+from precflow.stages.commands import command_for_side
 from precflow.stages.dump import declare_workload, locate, open_dump
 from precflow.stages.job import Job, ask_agent
 from precflow.stages.second_pass import region

@@ -1,4 +1,4 @@
-"""This run's command line with a change: as a whole command to paste, and as the difference to this run's own."""
+"""This run's command line, to be typed again: with a change, or on the machine of the other side."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from precflow.config.command_line import parse
 from precflow.config.composition import compose
+from precflow.config.sections.store_address import is_address
 from precflow.errors import ConfigError
 from precflow.stages.job import Job
 
@@ -85,3 +86,35 @@ def describe_change(job: Job, change: str) -> str:
 def _without(keys: Iterable[str], words: Iterable[str]) -> Iterator[str]:
     gone = {name for key in keys for name in (key, _CHOSEN.get(key, key))}
     return (word for word in words if key_of(word) not in gone)
+
+
+def command_for_side(job: Job, side: str) -> str:
+    """Return the command line that continues this run where a side runs: on another machine, in another folder.
+
+    It has the overrides of this run. Paths of stores, run folders and recipes become absolute, because the other shell may be
+    in another folder. A site file belongs to one machine, so the other machine's has to be filled in for ``SITE``.
+
+    Args:
+        job: This run.
+        side: The side that is to run there.
+    """
+    words = [text for folder in config_dirs(job) for text in ("--config-dir", str(folder.resolve()))]
+    in_run_folder = not (job.config.store or job.config.site.store)
+    for word in job.overrides:
+        key, _, value = word.partition("=")
+        if key == "+recipe" and value.rstrip('"').endswith(".yaml"):  # a file, and not a name that is looked up
+            file = Path(value.strip('"')).resolve()
+            words.append(f"+recipe={file}")
+        elif key == "+site":
+            words.append("+site=SITE")
+        elif key not in {"sides", "store"} and not (key == "runs" and in_run_folder):
+            words.append(word)
+    # The override that leads to the dumps stands last. A store that the site file names needs none.
+    last = [f"sides=[{side}]"]
+    if is_address(job.config.store):
+        last.append(shlex.quote(f"store={job.config.store}"))
+    elif job.config.store:  # as it was named: the recipe's name, which may have slashes, is added to it there as here
+        last.append(shlex.quote(f"store={Path(job.config.store).expanduser().resolve()}"))
+    elif in_run_folder:
+        last.append(shlex.quote(f"runs={Path(job.config.runs).expanduser().resolve()}"))
+    return " ".join([*environment_assignments(), "precflow", *map(shlex.quote, words), *last])

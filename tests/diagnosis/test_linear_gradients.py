@@ -1,9 +1,15 @@
-"""Gradients of Linear layers are evaluated in place from dumps of modules: who is wrong is named, who inherits is cleared."""
+"""Gradients of Linear layers, from dumps of modules: evaluated in place, and looked into as the products that they are."""
 
 import pytest
 import torch
 from evaluated import evaluate_pair
 from linear_layers import products, record, rounded
+
+from precflow.diagnosis.evidence import in_place
+from precflow.diagnosis.evidence.tensors import observe
+from precflow.diagnosis.findings import Suspect
+from precflow.diagnosis.linear_gradients import add_products
+from precflow.dumps.reader import Dump
 
 
 @pytest.fixture
@@ -39,3 +45,58 @@ def test_a_layer_that_runs_twice_and_a_gradient_that_something_else_changes_say_
     assert not any(one.is_fault for one in found.values())
     assert ("inner", "backward", "0") in found  # each call of it has an input of its own
     assert not {("inner", "gradient", "weight"), ("head", "gradient", "weight")} & found.keys()
+
+
+# As products
+
+
+def gather(reference, target, phase, index, module="head"):
+    calls = [one for one in reference.calls() if (one.module, one.phase) == (module, phase)]
+    ((call, made),) = ((one, made) for one in calls for made in one.outputs if made.index == index)
+    suspect = Suspect(made.text, call.name, module, "", call.order, 3.0, "because")
+    (observed,) = add_products(reference, target, observe(reference, target, [suspect]))
+    return observed, in_place.gather(observed)
+
+
+GRADIENTS = [("gradient", "weight"), ("backward", "0")]
+
+
+@pytest.mark.parametrize(("phase", "index"), GRADIENTS)
+def test_operands_of_10_bits_and_another_order_are_told_apart(tmp_path, phase, index):
+    reference = record(tmp_path / "reference")
+    short = record(tmp_path / "short", lambda *given: products(*map(rounded, given)))
+    observed, found = gather(reference, short, phase, index)
+    assert observed.product is not None
+    assert (found["operand_bits"], found["in_place"]) == (10, True)
+    _, found = gather(reference, record(tmp_path / "plain", products), phase, index)
+    assert found.get("operand_bits", 0) == 0
+    assert found["own_error_units"] < 4
+
+
+def test_a_weight_gradient_without_one_sample_says_which_rows_it_lacks(tmp_path):
+    def lacking(g, x, w):
+        return products(g, x, w)[0], products(g[:1], x[:1], w)[1]
+
+    _, found = gather(record(tmp_path / "reference"), record(tmp_path / "target", lacking), "gradient", "weight")
+    assert found["variant"] in {"terms_left_out", "last_terms_left_out"}
+    assert found["variant_share"] > 0.999
+
+
+def test_without_functions_the_weight_is_not_there_and_the_input_is(tmp_path):
+    dumps = [record(tmp_path / name, level="module") for name in ("reference", "target")]
+    assert gather(*dumps, "gradient", "weight")[0].product is not None
+    assert gather(*dumps, "backward", "0")[0].product is None
+
+
+def test_a_layer_that_runs_twice_has_no_one_product(tmp_path):
+    dumps = [record(tmp_path / name, times=2) for name in ("reference", "target")]
+    assert gather(*dumps, "gradient", "weight", module="inner")[0].product is None
+
+
+def test_what_was_not_kept_gives_no_product(tmp_path):
+    reference, target = (record(tmp_path / name) for name in ("reference", "target"))
+    assert gather(reference, target, *GRADIENTS[0])[0].product is not None
+    for shard in (tmp_path / "target").rglob("*.safetensors"):
+        shard.unlink()
+    target = Dump.open(tmp_path / "target")
+    assert gather(reference, target, *GRADIENTS[0])[0].product is None
