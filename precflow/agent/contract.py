@@ -78,6 +78,7 @@ EMPTY_HEADER: Dict[str, Any] = {
     "repeat": {"checked": False, "records": 0, "by": [], "different": []},
     "observer": {"checked": False, "step": 0, "different": []},
     "losses": [],
+    "loss_steps": [],
     "draws": [],
     "counts": {"calls": 0, "records": 0, "tensors": 0, "bytes": 0},
     "sites": [],

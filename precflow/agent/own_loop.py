@@ -148,6 +148,7 @@ class Recording:
         self._wanted = frozenset(request.capture.step)
         self._rank, self._ranks = _rank_and_size()
         self._inputs: Dict[str, Any] = {}
+        self._losses: Dict[int, List[float]] = {}  # step -> what backward was called on, one number for each micro batch
         self._calls = 0
         self._block = ExitStack()  # undone when the block ends
         self._watching = ExitStack()  # undone when a recorded step ends
@@ -240,6 +241,16 @@ class Recording:
         self._watching.callback(self._model.register_forward_pre_hook(self._hash_inputs, with_kwargs=True).remove)
         self._recorder.begin_step(self.number)
         self._watching.enter_context(self._recorder.watch(self._model, self._optimizer))
+        if set(self._request.capture.phase) != {FORWARD}:
+            self._read_losses()
+
+    def _read_losses(self) -> None:
+        from precflow.agent.script.losses import Losses
+
+        losses = Losses(self._recorder.without_recording())
+        self._losses[self.number] = losses.values
+        losses.start()
+        self._watching.callback(losses.stop)
 
     def _end_step(self) -> None:
         if self.number in self._wanted:
@@ -274,16 +285,21 @@ class Recording:
         from precflow.agent.session import workload_model
         from precflow.agent.session.dump import build_header
 
-        inputs = dict(self._inputs)
+        inputs: Dict[str, Any] = {}
         if self._rank:
             self._writer.finish()
         # Every other rank has finished its files before it arrives here, so rank 0 seals a complete dump.
-        for other in _gather(self._inputs):
-            inputs.update(other)
+        of_ranks = _gather({"inputs": self._inputs, "losses": {step: sum(each) for step, each in self._losses.items() if each}})
+        for other in of_ranks:
+            inputs.update(other["inputs"])
         if self._rank:
             return
+        losses = [facts["losses"] for facts in of_ranks]
+        steps = sorted(step for step in losses[0] if all(step in each for each in losses))
         header = build_header(self._request, self._device, weights=self._weights, inputs=workload_model.add_digest(inputs))
         header["capture"] = {**self._request.capture.to_plain(), "unmatched": self._selection.unmatched}
+        header["losses"] = [sum(each[step] for each in losses) / len(losses) for step in steps]  # their mean, as of any ranks
+        header["loss_steps"] = steps
         header["sites"] = [redaction.redact_text(site) for site in self._recorder.sites]
         self._writer.seal(header, ranks=range(1, self._ranks))
 

@@ -18,7 +18,7 @@ from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
 _ADDED: Mapping[str, Any] = {
-    name: EMPTY_HEADER[name] for name in ("script", "observer")
+    name: EMPTY_HEADER[name] for name in ("script", "observer", "loss_steps")
 }  # keys that older agents of this schema do not write, with their empty values
 _SIDES = ("reference", "target", "golden")
 
@@ -155,7 +155,8 @@ class Header:
         inputs: Content ids of the inputs, before casting.
         repeat: Outcome of the second run.
         observer: Outcome of the run without capture.
-        losses: One for each training step; of a script one for each recorded step (``loss_of_step``).
+        losses: One for each training step; of a script or a loop of one's own, one for each recorded step.
+        loss_steps: The step of each loss; empty if they are counted from 0.
         draws: Random draws, in order.
         counts: ``calls, records, tensors, bytes``.
         sites: Places in the source; calls refer to them by index.
@@ -187,6 +188,7 @@ class Header:
     repeat: RepeatCheck = field(default_factory=RepeatCheck)
     observer: ObserverCheck = field(default_factory=ObserverCheck)
     losses: tuple[float, ...] = ()
+    loss_steps: tuple[Count, ...] = ()
     draws: tuple[Mapping[str, Any], ...] = ()
     counts: Mapping[str, Count] = field(default_factory=dict)
     sites: tuple[str, ...] = ()
@@ -207,10 +209,7 @@ class Header:
     @property
     def loss_of_step(self) -> dict[int, float]:
         """Training step -> its loss."""
-        steps = self.script.get("loss_steps") or range(len(self.losses))
-        if not isinstance(steps, list) or len(steps) != len(self.losses) or not all(isinstance(step, int) for step in steps):
-            steps = range(len(self.losses))
-        return dict(zip(steps, self.losses, strict=True))
+        return dict(zip(self.loss_steps or range(len(self.losses)), self.losses, strict=True))
 
 
 @dataclass(frozen=True)
@@ -322,6 +321,8 @@ def _convert(plain: Mapping[str, Any]) -> Header:
     msgspec.convert(plain["emulate"], _Emulated)
     # `str_keys`: keys of a JSON object are always texts, but `sites_of_ranks` and `dropped` are by the number of the rank.
     header = replace(msgspec.convert({**plain, "files": {}}, Header, str_keys=True), files=parse_seals(plain["files"]))
+    if header.loss_steps and len(header.loss_steps) != len(header.losses):
+        raise ValueError(f"it has {len(header.losses)} losses and the steps of {len(header.loss_steps)}")
     if header.side not in _SIDES:
         raise ValueError(f"side is {header.side!r}, expected one of {', '.join(_SIDES)}")
     if not is_floating(header.dtype):

@@ -273,8 +273,14 @@ def _find_on_other_machine(stage: Stage, where: RunFolder, declared: Mapping[str
 def _declare(stage: Stage, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
     """Return what the key is made of. It is also written beside the artifacts, so secrets are taken out of it."""
     scope = {} if stage.declare_scope is None else stage.declare_scope({name: done[name].folder for name in stage.scope_needs})
-    declared: dict[str, Any] = redaction.redact({"version": stage.version, **stage.declare(job), **scope})
+    left = {"left": {name: _find_left(done[name], stage.reads_left) for name in stage.needs}} if stage.reads_left else {}
+    declared: dict[str, Any] = redaction.redact({"version": stage.version, **stage.declare(job), **scope, **left})
     return declared
+
+
+def _find_left(sealed: Sealed, places: Sequence[str]) -> dict[str, str]:
+    """Return name -> checksum of the files of an instance that are, or lie in, one of some places; nothing is downloaded."""
+    return {name: checksum for name, checksum in sealed.files.items() if name.partition("/")[0] in places}
 
 
 def _compute_declaration_key(stage: Stage, declared: Mapping[str, Any]) -> str:

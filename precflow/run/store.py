@@ -63,6 +63,7 @@ class Sealed:
         finished: Seconds since the epoch.
         damaged: What it was made from was not whole, so that it is no answer for another run.
         upload: Where it lies in a remote store, if it is not in ``folder`` yet; ``""`` if it is.
+        files: Name -> checksum of each artifact; ``""`` for one whose checksum is in the dump's own seal.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Sealed:
     finished: float = 0.0
     damaged: bool = False
     upload: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 class Attempt:
@@ -309,6 +311,7 @@ def make_sealed(seal: Mapping[str, Any], folder: Path) -> Sealed | None:
             note=seal["note"],
             finished=seal["finished"],
             damaged=seal["damaged"],
+            files={name: file[CHECKSUM] for name, file in seal["files"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

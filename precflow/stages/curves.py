@@ -31,6 +31,7 @@ from precflow.stages.job import Job, Stage, StageResult
 
 NAME = "curves"
 OUTCOMES_FILE = "curves.json"
+_LEFT = (OUTPUT_FILE, FILES_FOLDER)  # what a run leaves beside its dump
 
 
 def are_all(config: RunConfig) -> bool:
@@ -41,7 +42,7 @@ def are_all(config: RunConfig) -> bool:
 def stage(config: RunConfig) -> Stage:
     """Return the stage."""
     needs = tuple(f"dump.{side}" for side in SIDES if not _reads_log(config, side))
-    return Stage(name=NAME, needs=needs, declare=_declare, make=_make, scope_needs=needs, declare_scope=_declare_left)
+    return Stage(name=NAME, needs=needs, declare=_declare, make=_make, reads_left=_LEFT)
 
 
 def read_outcomes(needs: Mapping[str, Path]) -> list[CurveOutcome]:
@@ -56,6 +57,7 @@ def _reads_log(config: RunConfig, side: str) -> bool:
 def _declare(job: Job) -> Mapping[str, Any]:
     config = job.config
     logs = {side: [keys.file_digest(Path(log).expanduser()) for log in getattr(config, side).log] for side in SIDES}
+    given = {side: Path(dump).expanduser() for side in SIDES if (dump := getattr(config, side).dump)}  # the store has no copy
     files = [
         file
         for curve in config.curves.values()
@@ -65,15 +67,13 @@ def _declare(job: Job) -> Mapping[str, Any]:
     return {
         "curves": plain(config.curves),
         "logs": logs,
+        "given": {
+            side: {left: keys.file_digest(path / left) for left in _LEFT if (path / left).exists()}
+            for side, path in given.items()
+        },
         "standards": [keys.file_digest(resources.directory("conf") / "standard"), *map(keys.file_digest, files)],
         "patterns": keys.file_digest(resources.directory("conf") / "curve"),
     }
-
-
-def _declare_left(needs: Mapping[str, Path]) -> Mapping[str, Any]:
-    """Return what the runs of the sides have left beside their dumps, which the seal of a dump does not cover."""
-    left = {name: [open_dump(folder).path / part for part in (OUTPUT_FILE, FILES_FOLDER)] for name, folder in needs.items()}
-    return {"left": {name: [keys.file_digest(path) for path in paths if path.exists()] for name, paths in left.items()}}
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:

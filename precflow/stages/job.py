@@ -113,6 +113,8 @@ class Stage:
         side: The side that it belongs to, or ``""``.
         scope_needs: Those of its needs whose content belongs to the declaration: the region of a second pass.
         declare_scope: Returns the part of their content that the result depends on.
+        reads_left: Files and folders that a run has left beside its records, in the dumps that it needs. They belong to the
+            declaration, by the checksums in the store: the seal of a dump does not cover them.
         resumes: It continues with what an earlier attempt left when it was killed.
     """
 
@@ -125,6 +127,7 @@ class Stage:
     side: str = ""
     scope_needs: tuple[str, ...] = ()
     declare_scope: Callable[[Mapping[str, Path]], Mapping[str, Any]] | None = None
+    reads_left: tuple[str, ...] = ()
     resumes: bool = False
 
     @property

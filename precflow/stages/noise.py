@@ -5,7 +5,9 @@ largest difference of each record is its noise floor. The floors are all that th
 machine of the target with the reference's dump, and do not depend on any limit.
 
 A script is run again from its beginning to the last recorded step, once for each disturbance. That takes time, so it is done
-where fixed limits are known to be wrong: if the reference computed in 16 bits anywhere.
+where fixed limits are known to be wrong: if the reference computed in 16 bits anywhere, or if its optimizer divides by the
+gradient's size. Adam makes whole steps of gradients that are rounding alone, such as those of the keys' part of an attention's
+joint bias, though the gradient of the whole bias agrees.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import keys
-from precflow.agent.contract import FILLS, NOISE_FILE, NOISES
+from precflow.agent.contract import FILLS, NOISE_FILE, NOISES, OPTIMIZER
 from precflow.comparison.compare import compare
 from precflow.comparison.executors.choose import choose
 from precflow.comparison.fused.summary import SUMMARY_VERSION
@@ -28,6 +30,7 @@ from precflow.config.sections import standards
 from precflow.diagnosis.choices import find_dependent
 from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.dumps.reader import Dump
+from precflow.dumps.records import Call
 from precflow.dumps.requests import describe_noise, gives_choices, noise_request
 from precflow.judgement import lines
 from precflow.judgement.floors import Floor, gather_floors
@@ -39,6 +42,7 @@ from precflow.stages.job import Job, Stage, StageResult, ask_agent
 KIND = "noise"
 NAME = f"{KIND}.reference"
 FLOORS_FILE = "floors.jsonl"
+_FOLLOWING = frozenset({"'SGD'"})  # optimizers whose step is as accurate as their gradient; all others divide by its size
 
 
 def is_planned(config: RunConfig) -> bool:
@@ -107,10 +111,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 
 def _run_script(job: Job, request: Mapping[str, Any], folder: Path, reference: Dump) -> None:
     """Run a script once for each disturbance, and write what became of them as the agent does for other workloads."""
-    dtype = coarsest({record.dtype for call in reference.calls() for record in call.outputs})
     facts: dict[str, Any] = {"problem": "", "noises": list(NOISES), "seconds": {}}
-    if not dtype or float_facts(dtype).digits >= lines.FINE_DIGITS:
-        why = f"the script computes in {dtype or 'no floating point type'} alone, where it is not measured"
+    if why := _explain_needless(reference.calls()):
         write_value(folder / NOISE_FILE, {**facts, "noises": [], "needless": why})
         return
     with _files_put_back(job.config.workload.files, folder / "before"):
@@ -126,6 +128,18 @@ def _run_script(job: Job, request: Mapping[str, Any], folder: Path, reference: D
         for name in NOISES:
             shutil.rmtree(folder / name, ignore_errors=True)
     write_value(folder / NOISE_FILE, facts)
+
+
+def _explain_needless(calls: Iterable[Call]) -> str:
+    """Return why fixed limits suffice for what a script recorded, in words; ``""`` if they do not."""
+    types, optimizers = set[str](), set[str]()
+    for call in calls:
+        types |= {record.dtype for record in call.outputs}
+        optimizers |= {call.arguments.get("optimizer", "")} if call.phase == OPTIMIZER else set()
+    dtype = coarsest(types)
+    if (dtype and float_facts(dtype).digits < lines.FINE_DIGITS) or optimizers - _FOLLOWING:
+        return ""
+    return f"the script computes in {dtype or 'no floating point type'} with no optimizer but SGD, where it is not measured"
 
 
 @contextmanager

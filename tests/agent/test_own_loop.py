@@ -58,6 +58,7 @@ def test_a_training_loop_keeps_its_bits_and_leaves_a_sealed_dump(tmp_path):
     assert dump.sealed
     assert {call.step for call in dump.calls()} == {0, 2}
     assert {call.phase for call in dump.calls()} == {"forward", "backward", "gradient", "optimizer"}
+    assert dump.header.loss_of_step == {0: losses[0], 2: losses[2]}
     assert dump.header.determinism["seed"] is None
     assert sorted(dump.header.inputs.entries) == ["step0.input", "step2.input"]
     assert len(dump.header.weights.entries) == 6

@@ -78,20 +78,20 @@ def test_a_header_has_a_key_for_each_attribute(plain):
     assert set(plain) == {*EMPTY_HEADER, "checksum"} == {one.name for one in dataclasses.fields(header.Header)}
 
 
-ADDED = {"script", "observer"}
+ADDED = {"script", "observer", "loss_steps"}
 
 
 def test_keys_that_were_added_may_be_missing(write, plain):
     for name in ADDED:
         del plain[name]
     seen = header.read(write(plain))
-    assert (seen.script, seen.observer) == ({}, header.ObserverCheck())
+    assert (seen.script, seen.observer, seen.loss_steps) == ({}, header.ObserverCheck(), ())
 
 
 @pytest.mark.parametrize(
     "key",
     [
-        *sorted(EMPTY_HEADER.keys() - {"script", "observer"}),
+        *sorted(EMPTY_HEADER.keys() - ADDED),
         "device.emulated",
         "repeat.different",
         "weights.entries",
@@ -195,8 +195,12 @@ def test_files_outside_of_the_folder_are_refused(write, plain, name):
         header.read(write({**plain, "files": {name: {"bytes": 0, "blake2b": "00"}}}))
 
 
-@pytest.mark.parametrize("steps", [None, [], [10], [10, "11"], "ab", {"10": 0}])
-def test_losses_are_counted_where_the_header_does_not_say_their_steps(steps):
-    assert header.Header(losses=(2.0, 1.0), script={"loss_steps": [10, 11]}).loss_of_step == {10: 2.0, 11: 1.0}
-    script = {} if steps is None else {"loss_steps": steps}
-    assert header.Header(losses=(2.0, 1.0), script=script).loss_of_step == {0: 2.0, 1: 1.0}
+def test_losses_are_counted_where_the_header_does_not_say_their_steps():
+    assert header.Header(losses=(2.0, 1.0), loss_steps=(10, 11)).loss_of_step == {10: 2.0, 11: 1.0}
+    assert header.Header(losses=(2.0, 1.0)).loss_of_step == {0: 2.0, 1: 1.0}
+
+
+@pytest.mark.parametrize("steps", [[10], [10, "11"], "ab", {"10": 0}, [10, -1], [1, 2, 3]])
+def test_steps_of_losses_that_are_none_are_refused(write, plain, steps):
+    with pytest.raises(DumpError, match="is not a whole"):
+        header.read(write({**plain, "losses": [2.0, 1.0], "loss_steps": steps}))

@@ -77,6 +77,27 @@ def test_what_other_code_judged_is_judged_again(composed, monkeypatch):
     assert {states["compare"], states["judge"], states["report"]} == {"run"}
 
 
+def test_curves_are_found_without_a_download_and_again_if_a_log_differs(tmp_path):
+    """A dump's seal covers its records alone; the store has the checksums of what was printed and written beside them."""
+    (tmp_path / "train.py").touch()
+    words = ["+recipe=script", f"workload.script={tmp_path / 'train.py'}", "curves.loss.standard=loss_1_percent"]
+    job = make_job(compose([*words, f"runs={tmp_path}"]), command="")
+    where = steps.locate_run(job.config)
+    stage = next(stage for stage in steps.select_stages(job.config) if stage.name == "curves")
+    files = {"output.log": "aa", "files/gpulog.json": "bb", "agent.log": "cc", "rank0/step0/tensors-0.safetensors": ""}
+
+    def resolve(**other):
+        there = {"upload": "s3://bucket/x", "files": {**files, **other}}
+        return steps.resolve(
+            stage, job, where, {name: Sealed(name, "k", tmp_path / "none", "s", **there) for name in stage.needs}
+        )
+
+    with where.store.making("curves", resolve().key) as attempt:
+        where.store.seal(attempt, {"name": "curves", "key": resolve().key, "declared": {}, "needs": {}, "note": ""})
+    assert resolve().state == resolve(**{"agent.log": "other"}).state == "kept"
+    assert resolve(**{"output.log": "other"}).state == resolve(**{"files/gpulog.json": "other"}).state == "run"
+
+
 def test_another_judge_makes_no_dump_again():
     assert len(steps.digest_own_code(of_agent=True)) == 32
     assert steps.digest_own_code(of_agent=True) != steps.digest_own_code(of_agent=False)

@@ -177,34 +177,40 @@ def scripted(tmp_path, *words):
     return make_job(compose(words, complete=False), command="")
 
 
-def write_reference(folder, dtype):
+def write_reference(folder, dtype, optimizer="SGD"):
     dump = builder.DumpBuilder(folder)
     dump.call("fc", "linear", [np.ones((4, 16), dtype)])
     dump.call("fc", "add", [np.ones((4, 16), np.float32)])
+    dump.call("fc", "", {"bias": np.ones(16, np.float32)}, phase="optimizer", arguments={"optimizer": f"'{optimizer}'"})
     dump.write()
     return {"dump.reference": folder}
 
 
 @pytest.mark.usefixtures("clean")
-def test_a_script_in_float32_alone_is_not_run_again(tmp_path, monkeypatch):
+def test_a_script_in_float32_with_sgd_is_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(noise, "ask_agent", None)
     folder = tmp_path / "noise"
     folder.mkdir()
     result = noise.STAGE.make(scripted(tmp_path), folder, write_reference(tmp_path / "reference", np.float32))
-    assert result.note == "not measured: the script computes in float32 alone, where it is not measured"
+    assert result.note == "not measured: the script computes in float32 with no optimizer but SGD, where it is not measured"
     assert noise.read_floors({noise.NAME: folder}) == {}
-    assert noise.explain_missing(folder) == "the script computes in float32 alone, where it is not measured"
+    assert noise.explain_missing(folder) == "the script computes in float32 with no optimizer but SGD, where it is not measured"
 
 
 @pytest.mark.usefixtures("clean")
-@pytest.mark.parametrize("problem", ["", "it does not run so"])
-def test_a_script_in_16_bits_runs_once_for_each_disturbance_and_its_logs_are_put_back(tmp_path, monkeypatch, problem):
+@pytest.mark.parametrize(
+    ("dtype", "optimizer", "problem"),
+    [(np.float16, "SGD", ""), (np.float16, "SGD", "it does not run so"), (np.float32, "AdamW", "")],
+)
+def test_any_other_script_runs_once_for_each_disturbance_and_its_logs_are_put_back(
+    tmp_path, monkeypatch, dtype, optimizer, problem
+):
     asked = []
 
     def answer(job, side, request, folder):
         asked.append((side, request["action"], request["noise"], request["workload"]["stop_early"]))
         Path("loss.jsonl").write_text("disturbed")
-        write_reference(folder, np.float16)
+        write_reference(folder, dtype, optimizer)
         (folder / "noise.json").write_text(json.dumps({"problem": problem, "noises": [request["noise"]], "seconds": {}}))
 
     monkeypatch.chdir(tmp_path)
@@ -213,8 +219,8 @@ def test_a_script_in_16_bits_runs_once_for_each_disturbance_and_its_logs_are_put
     folder = tmp_path / "noise"
     folder.mkdir()
     job = scripted(tmp_path, "workload.files=[loss.jsonl]")
-    result = noise.STAGE.make(job, folder, write_reference(tmp_path / "reference", np.float16))
+    result = noise.STAGE.make(job, folder, write_reference(tmp_path / "reference", dtype, optimizer))
     assert asked == [("reference", "noise", name, True) for name in NOISES[: 1 if problem else None]]
     assert Path("loss.jsonl").read_text() == "recorded"
     assert sorted(path.name for path in folder.iterdir()) == ["floors.jsonl", "noise.json"]
-    assert result.note == (f"not measured: {problem}" if problem else "floors of 2 records, half of them below 0 (relative_l2)")
+    assert result.note == (f"not measured: {problem}" if problem else "floors of 3 records, half of them below 0 (relative_l2)")

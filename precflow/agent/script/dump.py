@@ -91,6 +91,7 @@ def disturb_script(request: Request, device: Device, where: torch.device, events
             if error.kind not in OF_WORKLOAD:
                 raise
             problem = error.message
+            rank_group.give_up(request, "%s (rank %d)" % (problem, rank_of(request)))
     write_outcome(request, problem, events)
 
 
@@ -234,6 +235,7 @@ class ScriptDump:
                 **header,
                 "capture": {**request.capture.to_plain(), "unmatched": self._selection.unmatched},
                 "losses": [sum(watcher.losses[step]) for step in sorted(watcher.losses)],
+                "loss_steps": sorted(watcher.losses),
                 "repeat": self._compare_with_first_run(),
                 "observer": self._compare_with_plain_run(),
                 "draws": draws,
@@ -296,7 +298,6 @@ class ScriptDump:
             "steps": watcher.steps.finished,
             "micro_batches": list_runs(watcher.steps.micro_batches),
             "skipped": watcher.steps.skipped,
-            "loss_steps": sorted(watcher.losses),  # that of each loss in the header: chosen steps alone are recorded
             "evaluations": watcher.evaluations,
             "models": [model.title for model in watcher.models],
             "batches": None if self._batches is None else self._batches.describe(),

@@ -104,24 +104,32 @@ def seal(request: Request, writer: Writer, header: Mapping[str, Any]) -> None:
 
     Raises:
         WriteError: The dump cannot be written, or a rank has failed or lacks a step.
+        AgentError: ``workload``: another rank has given up, and said so by :func:`give_up`.
     """
     if request.ranks == 1:
         writer.seal(header)
         return
-    rank, own = rank_of(request), {key: header[key] for key in ("weights", "inputs", "losses", "repeat", "observer")}
+    own = {key: header[key] for key in ("weights", "inputs", "losses", "repeat", "observer")}
+    rank, own["loss_steps"] = rank_of(request), header.get("loss_steps") or list(range(len(header["losses"])))
     if rank:
         writer.finish()
-        path = os.path.join(writer.folder, RANK_FILE % rank)
-        try:
-            write_json(path, own)
-        except OSError as error:
-            raise write_error(error, path, 0) from error
+        _write(writer.folder, rank, own)
         return
     paths = [os.path.join(writer.folder, RANK_FILE % other) for other in range(1, request.ranks)]
     others = [_read(path) for path in paths]
     writer.seal({**header, **_merge([own, *others])}, ranks=range(1, request.ranks))
     for path in paths:
         os.remove(path)
+
+
+def give_up(request: Request, problem: str) -> None:
+    """Tell rank 0, which may be waiting to seal for all, that this rank will not come; on rank 0 it does nothing.
+
+    Raises:
+        WriteError: The file cannot be written.
+    """
+    if rank_of(request):
+        _write(request.output, rank_of(request), {"problem": problem})
 
 
 def clear(request: Request, folder: str) -> None:
@@ -135,7 +143,17 @@ def _read(path: str) -> Dict[str, Any]:
     while not os.path.exists(path):  # written in one piece: what is there is whole
         time.sleep(_TICK)
     facts: Dict[str, Any] = intake.read_json(path)
+    if "problem" in facts:
+        raise AgentError("workload", facts["problem"])
     return facts
+
+
+def _write(folder: str, rank: int, facts: Mapping[str, Any]) -> None:
+    path = os.path.join(folder, RANK_FILE % rank)
+    try:
+        write_json(path, facts)
+    except OSError as error:
+        raise write_error(error, path, 0) from error
 
 
 def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
@@ -148,11 +166,14 @@ def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
         if facts["weights"]["digest"] != ranks[0]["weights"]["digest"]:
             entries = facts["weights"]["entries"]
             weights.update(_of_rank(rank, {name: each for name, each in entries.items() if weights.get(name) != each}))
+    losses = [dict(zip(facts["loss_steps"], facts["losses"])) for facts in ranks]
+    steps = sorted(step for step in losses[0] if all(step in each for each in losses))
     repeats = [facts["repeat"] for facts in ranks]
     return {
         "weights": add_digest(weights),
         "inputs": add_digest(inputs),
-        "losses": [sum(losses) / len(losses) for losses in zip(*[facts["losses"] for facts in ranks])],
+        "losses": [sum(each[step] for each in losses) / len(losses) for step in steps],
+        "loss_steps": steps,
         "repeat": {
             "checked": all(repeat["checked"] for repeat in repeats),
             "records": sum(repeat["records"] for repeat in repeats),

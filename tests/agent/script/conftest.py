@@ -12,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch._dynamo  # noqa: F401  every optimizer imports it at its first step, which takes each of these processes seconds
 
+from precflow.agent import ranks as agent_ranks
 from precflow.agent import request, worker
+from precflow.agent.__main__ import _run_rank as run_rank
 from precflow.agent.events import Events
 from precflow.agent.failures import AgentError
 from precflow.dumps.reader import Dump
@@ -87,6 +89,7 @@ def watch(tmp_path):
         plain_run=None,
         batches=None,
         noise="",
+        ranks=1,
     ):
         output, result = tmp_path / folder, tmp_path / f"{folder}.json"
         output.mkdir()
@@ -96,6 +99,7 @@ def watch(tmp_path):
             "action": action,
             "noise": noise,
             "side": side,
+            "ranks": ranks,
             "output": str(output),
             "device": [device],
             "emulate": {"name": "planted", "rules": emulate or []},
@@ -119,7 +123,12 @@ def watch(tmp_path):
             # As the agent's own process: nothing that pytest has imported from the scripts' names is in the way.
             with (tmp_path / f"{folder}.events").open("w") as stream:
                 try:
-                    worker.run(request.parse(plain), Events(stream))
+                    checked, events = request.parse(plain), Events(stream)
+                    if ranks > 1:
+                        return agent_ranks.start(
+                            checked, events, lambda rank: run_rank(checked, events.of_rank(rank)), lambda _: None
+                        )
+                    worker.run(checked, events)
                 except AgentError as error:
                     stream.write(json.dumps({"kind": error.kind, "message": error.message, "next_step": error.next_step}))
                     return 2

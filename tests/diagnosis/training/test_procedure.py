@@ -142,8 +142,8 @@ def test_without_updates_all_steps_are_held_to_the_line_of_the_first():
 
 def test_losses_are_those_of_the_recorded_steps():
     """Steps 10 and 11 of a script are recorded: the second loss is that of step 11."""
-    script, weights = {"loss_steps": [10, 11]}, ContentEntries("same", {})
-    run = Header(dtype="float32", losses=(2.0, 1.0), script=script, weights=weights, capture={"step": (10, 11)})
+    weights = ContentEntries("same", {})
+    run = Header(dtype="float32", losses=(2.0, 1.0), loss_steps=(10, 11), weights=weights, capture={"step": (10, 11)})
     checks = follow(run, run)
     assert checks["loss of step 10"].why.startswith("2 and 2")
     assert checks["loss of step 11"].why.startswith("1 and 1")
