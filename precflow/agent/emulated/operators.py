@@ -12,7 +12,7 @@ from precflow.agent.emulated import autocast, fallback, private
 from precflow.agent.emulated.relabel import adopt, is_emulated, to_host
 
 _KEY = "PrivateUse1"
-_OWN = frozenset("copy_ resize_ _copy_from record_stream _softmax _log_softmax".split())  # never taken over by the fallback
+_OWN = frozenset("copy_ resize_ _copy_from record_stream _softmax _log_softmax _has_compatible_shallow_copy_type".split())  # never taken over by the fallback
 _libraries: List[Any] = []  # keeps the libraries alive: when one is garbage-collected, its kernels are unregistered
 
 
@@ -54,6 +54,9 @@ def _install_own(aten: Any) -> None:
         aten.impl("_copy_from", torch.library.fallthrough_kernel, lazy)
     aten.impl("resize_", _resize, _KEY)
     aten.impl("record_stream", lambda _tensor, _stream: None, _KEY)  # every operator is done when it returns
+    # torch_npu says the same. Module.to then moves parameters in place: tied weights stay tied, and an optimizer that was
+    # made before the move keeps training them.
+    aten.impl("_has_compatible_shallow_copy_type", lambda _tensor, _source: True, _KEY)
     aten.impl("convolution_overrideable", functools.partial(fallback.run, torch.ops.aten.convolution.default), _KEY)
     aten.impl("convolution_backward_overrideable", _convolution_backward, _KEY)
     aten.impl("_softmax", functools.partial(_softmax, private.softmax), _KEY)

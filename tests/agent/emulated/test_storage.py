@@ -81,3 +81,18 @@ def test_safetensors_loads_onto_the_device(npu, tmp_path):
     path = str(tmp_path / "weights.safetensors")
     safetensors.save_file({"weight": torch.arange(3.0)}, path)
     assert safetensors.load_file(path, device="npu:0")["weight"].device.type == "npu"
+
+
+def test_a_move_keeps_weights_tied_and_known_to_their_optimizer(npu):
+    first, second = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False)
+    second.weight = first.weight
+    model = torch.nn.ModuleList([first, second])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model.to("npu")
+    assert second.weight is first.weight
+    assert first.weight.device.type == "npu"
+    before = first.weight.detach().clone()
+    second(first(torch.tensor([1], device="npu"))).sum().backward()
+    optimizer.step()
+    assert not torch.equal(first.weight, before)
+    assert second.weight is model.cpu()[0].weight
