@@ -103,6 +103,8 @@ def make_settler(
             for measure, record in zip(measures, judged, strict=True)
             if record.status in {"fail", "shape"} and (measure.exact or near_ties.is_rounding(measure.operator))
         }
+        if failing := {record.record for record in judged if record.status in {"fail", "shape"}} - flipped:
+            flipped |= _list_given_other_integers(failing, reference, target)
         if not flipped:
             return list(judged)
         return _Settling(reference, target, measures, judged, judge_input, floors or {}).settle(flipped)
@@ -138,6 +140,22 @@ def find_dependent(reference: Evidence, other: Evidence, measures: Sequence[Meas
             follower.follow(lambda node, record: _Choice("near_tie", node.call.name) if record.text in flipped else None)
         )
     return behind
+
+
+def _list_given_other_integers(failing: Collection[str], reference: Evidence, target: Evidence) -> set[str]:
+    """Return the failing outputs whose call was given whole numbers that differ: they may come from a cast that chose."""
+    theirs = {call.outputs[0].text: call for call in target.calls() if call.outputs}
+    return {
+        record.text
+        for call in reference.calls()
+        if call.outputs and call.outputs[0].text in theirs
+        for record in call.outputs
+        if record.text in failing
+        and any(
+            not is_floating(pair.reference.dtype) and not _is_equal(pair)
+            for pair in _pair_inputs(call, theirs[call.outputs[0].text]).values()
+        )
+    }
 
 
 def _index_bits(*dumps: Evidence) -> Callable[[Record], bool]:
@@ -244,6 +262,8 @@ class _Settling:
         pairs = _pair_inputs(call, other)
         differing = [pair for pair in pairs.values() if not _is_equal(pair)]
         numbers = [pair for pair in differing if is_floating(pair.reference.dtype)]
+        if differing and not numbers:
+            return self._decide_casts(nodes, node, text, differing)
         # Integers that differ were chosen before, and their choice was found to be no near tie.
         statuses = {self._judge_values(nodes, node, pair) for pair in numbers}
         if not pairs or len(numbers) < len(differing) or not statuses <= _AGREES:
@@ -260,6 +280,38 @@ class _Settling:
             unknown = differing and not near_ties.is_known(call.operator)
             return self._leave_open(text, call, "it is not known how this operator chooses") if unknown else None
         return self._conclude(text, call, flips, statuses)
+
+    def _decide_casts(self, nodes: _Nodes, node: CallNode, text: str, differing: Sequence[_Sides]) -> _Choice | None:
+        """Decide a call that was given other whole numbers: a cast of recorded values may have made them, which is no record.
+
+        T5 does so where it sorts distances into buckets: ``log(2) / log(16) * 8`` is 2 or the number below it, and the cast
+        makes that 2 or 1.
+        """
+        names = []
+        for pair in differing:
+            source = next((edge.source for edge in node.edges if edge.record is pair.reference and not edge.guessed), None)
+            text_before = _text_of(nodes, source) if source is not None else ""
+            if text_before not in self._calls[1]:
+                return None
+            before = _Sides(self._find_output(0, text_before), self._find_output(1, text_before))
+            if not is_floating(before.reference.dtype) or self._statuses[text_before].status not in _AGREES:
+                return None
+            if not all(record.stored for record in (*before, *pair)):
+                return self._leave_open(text, node.call, "the values that were cast to whole numbers were not kept")
+            floor = self._floors.get(text_before)
+            size = floor.metrics.get(_FLOOR, 0.0) if floor is not None else 0.0
+            given = near_ties.Given(
+                self._dumps[0].tensor(before.reference),
+                self._dumps[1].tensor(before.target),
+                coarsest((before.reference.dtype, before.target.dtype)),
+                size if math.isfinite(size) else 0.0,
+            )
+            cast = "bool" if pair.reference.dtype == "bool" else "long"
+            flips = self._examine(cast, {}, {"0": given}, pair.reference, pair.target)
+            if flips is None or not flips.near:
+                return None
+            names.append(f"the cast of {self._calls[0][text_before].name} to whole numbers")
+        return _Choice("near_tie", names[0])
 
     def _decide_module(self, nodes: _Nodes, node: CallNode, text: str) -> _Choice | None:
         """Decide integers that a module returns and that no recorded operator chose, such as a cast, which is not recorded."""

@@ -232,7 +232,8 @@ def _examine_rounding(rounding: Callable[[Array], Array], given: Given, referenc
     if y.shape != reference.shape:
         return None
     flipped = reference != target
-    wrong = (rounding(y) != reference) | (rounding(x) != target)
+    # What a cast makes of infinity is up to the device: no choice where both sides made the same of it.
+    wrong = ((rounding(y) != reference) | (rounding(x) != target)) & ((y != x) | flipped)
     # Both sides are right, so the edge between the two whole numbers lies between the two inputs.
     margins = np.where(wrong, np.inf, _distance(y, x))[flipped]
     noise = _bound_noise(given, _distance(y, x)[flipped], np.abs(y)[flipped])

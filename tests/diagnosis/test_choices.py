@@ -218,3 +218,37 @@ def test_noise_has_a_floor_behind_a_choice_that_was_given(hand_made, make_header
     rerouted = find_dependent(reference, forward(hand_made, make_header, NEARER), measures)
     assert {ARGMAX, "expert/linear.0/forward.output.0"} <= rerouted
     assert find_dependent(reference, forward(hand_made, make_header, NEARER, given=[ARGMAX]), measures) == set()
+
+
+@pytest.mark.parametrize(
+    ("moved", "cast", "kept", "expected"),
+    [
+        (1.9999999, np.trunc, True, "not_comparable"),
+        (1.5, np.trunc, True, "fail"),  # stands out: no noise
+        (2.0, lambda values: np.trunc(values) + 1, True, "fail"),  # cast wrongly
+        (1.9999999, np.trunc, False, "undecided"),
+    ],
+)
+def test_a_cast_between_two_calls_may_be_a_near_tie(hand_made, make_header, judge_calls, moved, cast, kept, expected):
+    sides = []
+    for value, chosen in ((2.0, np.trunc), (moved, cast)):
+        dump = hand_made(header=make_header())
+        values = np.concatenate([np.linspace(0.1, 0.9, 200), [value]]).astype(np.float32)
+        scaled = dump.operator("bias", "mul", {"value": values}, value=values)
+        buckets = chosen(values).astype(np.int64)
+        given = {"source": (scaled.order, "0"), "value": buckets, "dtype": "int64", "content": str(buckets)}
+        dump.operator("bias", "add", given, value=buckets + 16)
+        dump.operator("bias", "embedding", given, value=buckets.astype(np.float32))
+        if not kept:
+            dump.made = [
+                msgspec.structs.replace(call, inputs=tuple(msgspec.structs.replace(one, stored=False) for one in call.inputs))
+                for call in dump.made
+            ]
+        sides.append(dump)
+    measures, judged = judge_calls(sides[0], {"bias / add": "fail", "bias / embedding": "fail"})
+    measures = [replace(measure, exact=measure.name == "bias / add") for measure in measures]
+    settled = make_settler(*sides, lambda left, right: Judged(left.text, "pass"))(measures, judged)
+    statuses = {measure.name: record for measure, record in zip(measures, settled, strict=True)}
+    assert [statuses[name].status for name in ("bias / mul", "bias / add", "bias / embedding")] == ["pass", expected, expected]
+    if expected == "not_comparable":
+        assert statuses["bias / add"].reason == "depends on the near tie at the cast of bias / mul to whole numbers"

@@ -125,6 +125,13 @@ def test_rounding_flips_at_halves_only():
     assert examine("round", {"decimals": "2"}, inputs(values, moved), np.round(values), np.round(moved)) is None
 
 
+def test_what_a_cast_makes_of_infinity_is_no_choice():
+    values, moved = np.array([2.0, -np.inf], np.float32), np.array([1.9999999, -np.inf], np.float32)
+    least = np.iinfo(np.int64).min
+    flips = examine("long", {}, inputs(values, moved), np.array([2, least]), np.array([1, least]))
+    assert (flips.near, flips.differing) == (True, 1)
+
+
 def test_low_precision_may_differ_by_a_step_at_few_places():
     scores = np.ones((64, 8), ml_dtypes.bfloat16)
     scores[:, 0], moved = 2.0, None

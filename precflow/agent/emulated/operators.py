@@ -12,7 +12,9 @@ from precflow.agent.emulated import autocast, fallback, private
 from precflow.agent.emulated.relabel import adopt, is_emulated, to_host
 
 _KEY = "PrivateUse1"
-_OWN = frozenset("copy_ resize_ _copy_from record_stream _softmax _log_softmax _has_compatible_shallow_copy_type".split())  # never taken over by the fallback
+_OWN = frozenset(
+    "copy_ resize_ _copy_from record_stream _softmax _log_softmax _has_compatible_shallow_copy_type".split()
+)  # never taken over by the fallback
 _libraries: List[Any] = []  # keeps the libraries alive: when one is garbage-collected, its kernels are unregistered
 
 
