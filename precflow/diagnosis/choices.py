@@ -262,12 +262,10 @@ class _Settling:
         pairs = _pair_inputs(call, other)
         differing = [pair for pair in pairs.values() if not _is_equal(pair)]
         numbers = [pair for pair in differing if is_floating(pair.reference.dtype)]
-        if differing and not numbers:
-            return self._decide_casts(nodes, node, text, differing)
-        # Integers that differ were chosen before, and their choice was found to be no near tie.
+        # Integers that differ were chosen before: their choice was found to be no near tie, or was a cast, which is no record.
         statuses = {self._judge_values(nodes, node, pair) for pair in numbers}
         if not pairs or len(numbers) < len(differing) or not statuses <= _AGREES:
-            return None
+            return self._decide_casts(nodes, node, text, differing) if differing and not numbers else None
         mine, theirs = self._find_output(0, text), self._find_output(1, text)
         if not all(record is not None and record.stored for record in (mine, theirs, *itertools.chain(*pairs.values()))):
             is_open = differing or near_ties.is_selection(call.operator)  # which may choose freely between equal values
