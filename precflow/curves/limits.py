@@ -40,7 +40,7 @@ class Held:
 
 
 def check_whole(name: str, joined: Joined, found: Deviations, *, steps: int = 0) -> Held:
-    """Say what stands against "aligned" whatever the limits are: numbers that are not finite, and steps that lack.
+    """Say what stands against "aligned" whatever the limits are: numbers that are not finite, and missing steps.
 
     Args:
         name: Name of the curve.

@@ -61,7 +61,7 @@ def make_series(
     source: str = "",
     notes: Sequence[str] = (),
 ) -> Series:
-    """Return a curve from what a log says, in the order in which it says it.
+    """Return a curve from the numbers of a log, in the order in which they stand there.
 
     A run that is resumed from a checkpoint writes some steps again. Its step numbers go back, and from there on the later
     numbers count: whatever was said before of that step and those behind it belongs to a run that was given up.

@@ -218,7 +218,7 @@ def _suspect_error(call: Call, found: IntroducedError, classes: Mapping[str, str
     whole = f"; {classes[operator]} do so" if operator in classes else ""
     record = next((each for each in call.outputs if each.index == found.index), call.outputs[0])
     judged = statuses.get(record.text)
-    return _make_suspect(call, record, max(found.share, judged.ratio if judged else 0.0), f"{found.text}{whole}")
+    return Suspect.of(call, record.text, max(found.share, judged.ratio if judged else 0.0), f"{found.text}{whole}")
 
 
 def _suspect_difference(
@@ -229,25 +229,12 @@ def _suspect_difference(
     rightly = ", and it computes rightly what it is given" if own is not None and not own.is_fault else ""
     record = next(each for each in call.outputs if _fails(each, statuses))
     why = f"the target calls it differently: {different.text}{rightly}"
-    return _make_suspect(call, record, statuses[record.text].ratio, why)
+    return Suspect.of(call, record.text, statuses[record.text].ratio, why)
 
 
 def _fails(record: Record, statuses: Mapping[str, Judged]) -> bool:
     judged = statuses.get(record.text)
     return judged is not None and judged.status in MISALIGNED_STATUSES
-
-
-def _make_suspect(call: Call, record: Record, ratio: float, why: str) -> Suspect:
-    return Suspect(
-        record=record.text,
-        name=call.name,
-        module=call.module,
-        operator=call.operator,
-        order=call.order,
-        ratio=ratio,
-        why=why,
-        site=call.site,
-    )
 
 
 def _keep(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from precflow.dumps.records import Call
 
 CERTAINTIES = ("certain", "likely", "possible", "unknown")
 """Best first; ``unknown`` is the finding that no rule explains a suspect."""
@@ -42,6 +46,20 @@ class Suspect:
     after: tuple[str, ...] = ()
     between_reference: tuple[str, ...] = ()
     between_target: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, call: Call, record: str, ratio: float, why: str) -> Suspect:
+        """Return a call as a suspect, because of one of its outputs."""
+        return cls(
+            record=record,
+            name=call.name,
+            module=call.module,
+            operator=call.operator,
+            order=call.order,
+            ratio=ratio,
+            why=why,
+            site=call.site,
+        )
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,8 @@ class _SuspectSearch:
         if earlier is None or status.ratio > earlier.ratio:
             changed = self.tracer.find_change(node)
             why = _explain(node, status, arriving, self.tracer, changed)
-            suspect = _make_suspect(node, status, why, use=arriving.use, changed=changed.text if changed else "")
+            text = changed.text if changed else ""
+            suspect = replace(Suspect.of(node.call, status.record, status.ratio, why), inputs_use=arriving.use, changed=text)
             part[node.key] = suspect if changed else self._add_interval(node, suspect)
 
     def _add_interval(self, node: CallNode, suspect: Suspect) -> Suspect:
@@ -215,7 +216,7 @@ class _SuspectSearch:
             if status is not None and status.status in MISALIGNED_STATUSES:
                 text = unrecorded.text
                 why = f"what it computes itself was not recorded, and {text} does not agree, though all before that does"
-                self.clear.setdefault(module.key, _make_suspect(module, status, why))
+                self.clear.setdefault(module.key, Suspect.of(module.call, status.record, status.ratio, why))
                 return True
         # Nothing shows that the module's own code went wrong.
         return self._comes_from_earlier(node) or self._is_known_arrival(node, unrecorded.taker)
@@ -267,16 +268,15 @@ class _SuspectSearch:
         moved = self.tracer.inputs.find_wrong_movement(interval)
         if moved is not None:
             why = f"its inputs agree, and {interval.end} does not: it puts the values elsewhere on the target"
-            return moved, _make_suspect(moved, Judged(moved.call.outputs[0].text, "not_judged", ratio=interval.ratio), why)
+            return moved, Suspect.of(moved.call, moved.call.outputs[0].text, interval.ratio, why)
         for module in find_modules_around(interval, self.nodes):
             known = [status for record in module.call.outputs if (status := self.tracer.status(record.text)) is not None]
             failing = [status for status in known if status.status in MISALIGNED_STATUSES]
             if failing:
                 worst = max(failing, key=lambda status: status.ratio)
-                return module, _make_interval_suspect(module, worst, interval.within(module))
+                return module, _make_interval_suspect(module, worst.record, worst.ratio, interval.within(module))
         node = (interval.reference or interval.target)[-1]
-        judged = Judged(node.call.outputs[0].text, "fail", ratio=interval.ratio)
-        return node, _make_interval_suspect(node, judged, interval)
+        return node, _make_interval_suspect(node, node.call.outputs[0].text, interval.ratio, interval)
 
     def _blame_movement(self, arriving: Flow) -> None:
         """Suspect the movement that changed values; it is not judged itself, so only what comes after it fails."""
@@ -284,7 +284,7 @@ class _SuspectSearch:
             return
         key, text = arriving.moved
         why = "its inputs are equal bit for bit, and it puts the values elsewhere on the target"
-        self.clear.setdefault(key, _make_suspect(self.nodes[key], Judged(record=text, status="not_judged", ratio=1.0), why))
+        self.clear.setdefault(key, Suspect.of(self.nodes[key].call, text, 1.0, why))
 
 
 def _drifts(status: Judged, arriving: Flow) -> bool:
@@ -296,24 +296,8 @@ def _drifts(status: Judged, arriving: Flow) -> bool:
     return status.status == "fail" and near and arriving.behind and arriving.use > lines.ACCUMULATED
 
 
-def _make_suspect(node: CallNode, status: Judged, why: str, *, use: float = 0.0, changed: str = "") -> Suspect:
-    call = node.call
-    return Suspect(
-        record=status.record,
-        name=call.name,
-        module=call.module,
-        operator=call.operator,
-        order=call.order,
-        ratio=status.ratio,
-        why=why,
-        site=call.site,
-        inputs_use=use,
-        changed=changed,
-    )
-
-
-def _make_interval_suspect(node: CallNode, status: Judged, interval: Interval) -> Suspect:
-    return _describe_interval(_make_suspect(node, status, interval.text), interval)
+def _make_interval_suspect(node: CallNode, record: str, ratio: float, interval: Interval) -> Suspect:
+    return _describe_interval(Suspect.of(node.call, record, ratio, interval.text), interval)
 
 
 def _describe_interval(suspect: Suspect, interval: Interval) -> Suspect:
@@ -373,7 +357,7 @@ def _find_earliest(nodes: Mapping[CallKey, CallNode], tracer: Tracer) -> tuple[S
             status = tracer.status(record.text)
             if status is not None and status.status in MISALIGNED_STATUSES:
                 why = "the first failing record in execution order; what goes into it could not be told apart"
-                return (_make_suspect(node, status, why),)
+                return (Suspect.of(node.call, status.record, status.ratio, why),)
     return ()
 
 

@@ -187,6 +187,7 @@ def compare_runs(before: NamedRun, after: NamedRun) -> RunDifference:
     counts = (old.verdict.counts, new.verdict.counts)
     gone, come = _list_findings(old.report), _list_findings(new.report)
     largest = [_find_largest_difference(results) for results in (old, new)]
+    curves = {outcome.name: outcome for outcome in read_outcomes(old.folders)}
     return RunDifference(
         before=before.name,
         after=after.name,
@@ -206,7 +207,7 @@ def compare_runs(before: NamedRun, after: NamedRun) -> RunDifference:
         only_before=tuple(name for name in old.records if name not in new.records),
         only_after=tuple(name for name in new.records if name not in old.records),
         losses=None if largest[0] is None or largest[1] is None else (largest[0], largest[1]),
-        curves=_compare_curves(old, new),
+        curves=tuple(CurveChange(curves[one.name], one) for one in read_outcomes(new.folders) if one.name in curves),
         findings_gone=tuple(text for text in gone if text not in come),
         findings_new=tuple(text for text in come if text not in gone),
     )
@@ -363,11 +364,6 @@ def is_worse(one: RecordState, other: RecordState) -> bool:
 
 def _badness(state: RecordState) -> tuple[bool, float, float]:
     return not state.metric, state.ratio, state.value
-
-
-def _compare_curves(old: _Results, new: _Results) -> tuple[CurveChange, ...]:
-    before = {outcome.name: outcome for outcome in read_outcomes(old.folders)}
-    return tuple(CurveChange(before[after.name], after) for after in read_outcomes(new.folders) if after.name in before)
 
 
 def _find_largest_difference(results: _Results) -> float | None:

@@ -165,7 +165,7 @@ class CollectiveRecorder:
         self._step = 0
 
     def begin_step(self, step: int) -> None:
-        """Begin a step; what the one before has left running is written without its outputs."""
+        """Begin a step; collectives that the step before left running are written without their outputs."""
         self.end_step()
         self._step = step
 

@@ -101,7 +101,7 @@ class Graph:
         self.recomputations.enter(module, class_name, tensors)
 
     def leave_again(self, module: str, tensors: Sequence[TensorWithPath]) -> None:
-        """Note that a module has ended to run again inside backward."""
+        """Note that a module has finished running again inside backward."""
         done = self.recomputations.leave(module)
         if done is not None and self._modules and self._gradients.are_recorded(done.module_call):
             self._gradients.watch(done.module_call, done.inputs, tensors)

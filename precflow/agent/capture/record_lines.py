@@ -193,7 +193,7 @@ class Lines:
         return records
 
     def note_running(self, module: str, operator: str, site: int, phase: str = FORWARD) -> None:
-        """Note a call that is about to run, for the case that this process does not survive it.
+        """Note a call that is about to run, in case this process does not survive it.
 
         Args:
             module: The module that runs, or that calls the operator.

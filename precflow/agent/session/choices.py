@@ -45,7 +45,9 @@ class Choices:
             result: What it returned.
         """
         results = list(result) if isinstance(result, (tuple, list)) else [result]
-        places = [place for place, each in enumerate(results) if _is_choice(each)]
+        tensors = [(place, each) for place, each in enumerate(results) if isinstance(each, torch.Tensor)]
+        # Tensors of bytes are the workspace that some kernels leave for their backward.
+        places = [place for place, each in tensors if not _is_real(each) and each.dtype != torch.uint8]
         if not places or not positional or not _is_real(positional[0]):
             return result
         if self._coming is None:
@@ -66,11 +68,6 @@ class Choices:
 
 def _is_real(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def _is_choice(value: Any) -> bool:
-    # Tensors of bytes are the workspace that some kernels leave for their backward.
-    return isinstance(value, torch.Tensor) and not _is_real(value) and value.dtype != torch.uint8
 
 
 def _take(given: torch.Tensor, indices: torch.Tensor, dim: int) -> torch.Tensor:

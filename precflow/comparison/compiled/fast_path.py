@@ -136,7 +136,7 @@ def measure_segment(y: Any, x: Any, reference: Any, target: Any, distribution: A
 
 @register_jitable(forceinline=True)
 def add_fast(y: Any, x: Any, reference: Any, target: Any, first: Any, length: Any, facts: Any, results: Any) -> bool:
-    """Add a segment to the running totals, and say whether that could be done: else nothing is added.
+    """Add a segment to the running totals; return False, with nothing added, if the general path has to measure it.
 
     Args:
         y: Bits of the reference as float32, at least one element.

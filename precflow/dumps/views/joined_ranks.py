@@ -145,8 +145,12 @@ class JoinedRanks(Dump):
         sizes = {record.identity: record.shape for call in self._single.calls() for record in (*call.inputs, *call.outputs)}
         of_ranks: dict[_Name, list[Call]] = defaultdict(list)
         for call in self._whole.calls():
-            if "group" not in call.arguments:  # a collective
-                of_ranks[_name(call)].append(call)
+            if "group" in call.arguments:  # a collective
+                continue
+            # Each parameter has a call of its own in gradient and optimizer, all of them with the name of their module.
+            indices = (tuple(record.index for record in call.inputs), tuple(record.index for record in call.outputs))
+            name = (call.step, call.level, call.module, call.call, call.operator, call.ordinal, call.phase, indices)
+            of_ranks[name].append(call)
         calls: list[Call] = []
         for together in of_ranks.values():
             together.sort(key=lambda call: call.rank)
@@ -215,12 +219,6 @@ class JoinedRanks(Dump):
 def _of_first(text: str) -> str:
     """Return an identity's text as that of rank 0."""
     return identity_text(parse_identity(text)._replace(rank=0))
-
-
-def _name(call: Call) -> _Name:
-    # Each parameter has a call of its own in gradient and optimizer, all of them with the name of their module.
-    indices = (tuple(record.index for record in call.inputs), tuple(record.index for record in call.outputs))
-    return (call.step, call.level, call.module, call.call, call.operator, call.ordinal, call.phase, indices)
 
 
 def _find_axis(shapes: Sequence[_SIZES], whole: _SIZES) -> int | None:

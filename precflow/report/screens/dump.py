@@ -32,9 +32,9 @@ def show_dump(dump: Dump, seen: Overview, *, name: str, verified: Sequence[str] 
     paper.fact("sealed", *_describe_seal(dump, seen))
     paper.fact("captured", _describe_capture(header.capture))
     paper.fact("steps", _describe_steps(seen))
-    paper.fact(
-        "records", f"{wording.count(seen.outputs)} outputs and {wording.count(seen.inputs)} inputs of {_describe_calls(seen)}"
-    )
+    levels = ", ".join(f"{wording.count(number)} {level}" for level, number in seen.levels.items())
+    calls = wording.plural(seen.calls, "call") + (f" ({levels})" if levels else "")
+    paper.fact("records", f"{wording.count(seen.outputs)} outputs and {wording.count(seen.inputs)} inputs of {calls}")
     paper.fact("kept", _format_counts(seen.kept))
     stored = f"{wording.plural(seen.tensors, 'different tensor')} in {wording.plural(seen.shards, 'shard')}"
     paper.fact("stored", f"{stored}, {format_size(seen.bytes)} with the records")
@@ -125,11 +125,6 @@ def _format_ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def _describe_calls(seen: Overview) -> str:
-    levels = ", ".join(f"{wording.count(number)} {level}" for level, number in seen.levels.items())
-    return f"{wording.plural(seen.calls, 'call')} ({levels})" if levels else wording.plural(seen.calls, "call")
 
 
 def _format_counts(counts: Mapping[str, int], rest: int = 0) -> str:

@@ -155,12 +155,12 @@ class _Told:
         self._bytes = 0
 
     def move(self, size: int) -> None:
-        """Tell of more bytes."""
+        """Report more bytes."""
         self._bytes += size
         self._tell(size)
 
     def finish(self, total: int) -> None:
-        """Tell of what was not told yet."""
+        """Report the bytes that were not reported yet."""
         self._tell(total - self._bytes)
 
 
@@ -201,7 +201,7 @@ def _protocols_of(filesystem: AbstractFileSystem) -> set[str]:
 
 
 def download_files(source: RemoteFolder, files: Mapping[str, RemoteFile], folder: Path, tell: Tell) -> dict[str, str]:
-    """Download files into a folder and verify each; return what could not be had: name -> why.
+    """Download files into a folder and verify each; return what could not be downloaded: name -> why.
 
     A file that is there already with the right bytes stays, and the parts of a large one are not fetched twice.
 
@@ -217,7 +217,7 @@ def download_files(source: RemoteFolder, files: Mapping[str, RemoteFile], folder
     """
 
     def fetch(name: str) -> tuple[str, str]:
-        """Download one file unless it is here; return its name and why it could not be had, ``""`` if it could."""
+        """Download one file unless it is here; return its name and why it could not be downloaded, ``""`` if it was."""
         path, file = folder / name, files[name]
         problem, told = "", _Told(tell)
         if not (path.is_file() and path.stat().st_size == file.bytes and describe_file(path) == file):

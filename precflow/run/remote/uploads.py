@@ -142,7 +142,7 @@ class Uploads:
         return True
 
     def download(self, upload: Upload, folder: Path, tell: Callable[[int], None]) -> dict[str, str]:
-        """Download an instance's files; return what could not be had: name -> why.
+        """Download an instance's files; return what could not be downloaded: name -> why.
 
         Raises:
             StoreError: The store fails.
