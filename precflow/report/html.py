@@ -112,7 +112,8 @@ def describe_verdict(model: ReportModel) -> str:
     if model.verdict.verdict == "misaligned":
         return "The two sides part at" if model.region.start else "Records are over their limits; no single start was found."
     if model.verdict.verdict == "inconclusive":
-        return "Nothing failed, but something needed for a verdict is missing."
+        text = wording.describe_inconclusive(model.verdict.counts)
+        return f"{text[0].upper()}{text[1:]}."
     return "Every record that was compared stays within its limits."
 
 

@@ -17,6 +17,7 @@ def render(model: ReportModel) -> str:
     return template.render(
         model=model,
         symbol=wording.VERDICT_SYMBOLS[model.verdict.verdict],
+        inconclusive=wording.describe_inconclusive(model.verdict.counts),
         emulated=wording.EMULATED,
         coverage=terminal.describe_coverage(model),
         standards=terminal.describe_standards(model),

@@ -18,7 +18,6 @@ from rich.cells import cell_len
 
 from precflow.diagnosis.findings import CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
-from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import curves, highlights, wording
 from precflow.report.model import ReportModel, Row, SideView
 
@@ -154,9 +153,7 @@ def _render_verdict(model: ReportModel, columns: int) -> list[str]:
     if verdict == "misaligned":
         start = wording.printable(model.region.start)
         return [*_put_beside(line, "starts at  ", start, columns), *emulated] if start else [line, *emulated]
-    failing = any(model.verdict.counts.get(status) for status in MISALIGNED_STATUSES)
-    missing = "records differ, but that proves nothing yet" if failing else "nothing failed, but something needed is missing"
-    return [*_put_beside(line, "", missing, columns), *emulated]
+    return [*_put_beside(line, "", wording.describe_inconclusive(model.verdict.counts), columns), *emulated]
 
 
 def _put_beside(line: str, label: str, text: str, columns: int) -> list[str]:

@@ -161,6 +161,19 @@ def plural(value: int, one: str, many: str = "") -> str:
     return f"{count(value)} {one if value == 1 else many or one + 's'}"
 
 
+def describe_inconclusive(counts: Mapping[str, int]) -> str:
+    """Return in words what an inconclusive verdict leaves open, by the number of records of each status.
+
+    >>> describe_inconclusive({"pass": 3, "unreadable": 1})
+    'nothing failed, but something needed for a verdict is missing'
+    >>> describe_inconclusive({"pass": 3, "fail": 1})
+    'records differ, but that proves nothing yet'
+    """
+    if any(counts.get(status) for status in MISALIGNED_STATUSES):
+        return "records differ, but that proves nothing yet"
+    return "nothing failed, but something needed for a verdict is missing"
+
+
 def describe_age(seconds: float) -> str:
     """Return how long ago something was, in the largest unit that fits; ``""`` for less than an hour.
 

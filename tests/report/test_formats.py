@@ -1,10 +1,11 @@
 import stat
+from dataclasses import replace
 
 import pytest
 
 from precflow.config.vocabulary import WORDS
 from precflow.errors import PrecflowError, StoreError
-from precflow.report import formats
+from precflow.report import formats, terminal
 
 
 def test_every_format_is_written_in_the_order_asked_for(misaligned, tmp_path):
@@ -53,3 +54,17 @@ def test_no_format_writes_nothing(misaligned, tmp_path):
 
 def test_a_recipe_may_choose_every_format():
     assert WORDS["Report.formats"] == tuple(formats.FORMATS)
+
+
+def test_where_records_fail_and_prove_nothing_no_text_says_that_nothing_failed_or_where_it_starts(
+    misaligned, inconclusive, tmp_path
+):
+    model = replace(misaligned, verdict=replace(misaligned.verdict, verdict="inconclusive"))
+    assert model.region.start
+    texts = [path.read_text(encoding="utf-8") for path in formats.write(model, tmp_path, ["html", "markdown"])]
+    screen = terminal.render_summary(model, report_path="", exit_code=3)
+    for text in (*texts, screen):
+        assert "ecords differ, but that proves nothing yet" in text
+        assert "othing failed" not in text
+        assert "rror starts at" not in text
+    assert "othing failed, but something needed for a verdict is missing" in formats.FORMATS["markdown"][1](inconclusive)
