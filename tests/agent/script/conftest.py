@@ -1,4 +1,7 @@
-"""Runs scripts in processes forked from this one: plainly, as `python script.py` does, and under the agent."""
+"""Runs scripts in processes forked from this one: plainly, as `python script.py` does, and under the agent.
+
+What each of them would import is imported here: the agent, and what torch imports at an optimizer's first step.
+"""
 
 import contextlib
 import json
@@ -10,13 +13,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch._dynamo  # noqa: F401  every optimizer imports it at its first step, which takes each of these processes seconds
+import torch._dynamo  # noqa: F401
 
 from precflow.agent import ranks as agent_ranks
 from precflow.agent import request, worker
 from precflow.agent.__main__ import _run_rank as run_rank
+from precflow.agent.devices import choose, cpu  # noqa: F401  of each process
 from precflow.agent.events import Events
 from precflow.agent.failures import AgentError
+from precflow.agent.script import dump  # noqa: F401  of each process, and a second's work there
+from precflow.agent.session import environment
 from precflow.dumps.reader import Dump
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -49,6 +55,12 @@ def forked(work, log):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.fixture(scope="session", autouse=True)
+def packages_listed(own_interpreter_answers_once):
+    """List what is installed once, and not in each process."""
+    environment.list_packages()
+
+
 @pytest.fixture
 def plain(tmp_path):
     """Return a function that runs a script without precflow and returns what it wrote."""
@@ -73,6 +85,37 @@ def plain(tmp_path):
 @pytest.fixture
 def watch(tmp_path):
     """Return a function that runs a script under the agent and returns its dump, its error and what it wrote."""
+    return watch_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def watched_once(tmp_path_factory):
+    """Return such a function for what several tests of a module read: a script that is watched in the same way runs once."""
+    made = {}
+
+    def run(*words, **options):
+        asked = repr((words, options))
+        if asked not in made:
+            made[asked] = watch_in(tmp_path_factory.mktemp("once"))(*words, **options)
+        return made[asked]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def shared_script(tmp_path_factory):
+    """Return a function that writes a script for all tests of a module and returns its path."""
+
+    def write(text):
+        path = tmp_path_factory.mktemp("script") / "train.py"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def watch_in(place):
+    """Return a function that runs scripts under the agent in one folder."""
 
     def run(
         script,
@@ -91,7 +134,7 @@ def watch(tmp_path):
         noise="",
         ranks=1,
     ):
-        output, result = tmp_path / folder, tmp_path / f"{folder}.json"
+        output, result = place / folder, place / f"{folder}.json"
         output.mkdir()
         path = script if script.startswith("-m ") else str(SCRIPTS / script)  # an absolute one stays
         plain = {
@@ -119,9 +162,9 @@ def watch(tmp_path):
         }
 
         def work():
-            os.chdir(tmp_path)
+            os.chdir(place)
             # As the agent's own process: nothing that pytest has imported from the scripts' names is in the way.
-            with (tmp_path / f"{folder}.events").open("w") as stream:
+            with (place / f"{folder}.events").open("w") as stream:
                 try:
                     checked, events = request.parse(plain), Events(stream)
                     if ranks > 1:
@@ -134,9 +177,9 @@ def watch(tmp_path):
                     return 2
             return 0
 
-        log = tmp_path / f"{folder}.log"
+        log = place / f"{folder}.log"
         code = forked(work, log)
-        lines = (tmp_path / f"{folder}.events").read_text().splitlines()
+        lines = (place / f"{folder}.events").read_text().splitlines()
         return SimpleNamespace(
             code=code,
             log=log.read_text(),

@@ -81,7 +81,7 @@ def test_records_before_an_exception_can_be_read(script, watch):
 @pytest.mark.parametrize(
     ("extra", "printed"),
     [
-        ("print('x' * 2_000_000)", "x" * 2_000_000),
+        pytest.param("print('x' * 2_000_000)", "x" * 2_000_000, id="two megabytes"),
         ("os.write(2, b'from below Python')", "from below Python"),
         ("os.system('echo of a child')", "of a child"),
         ("os.chdir('/')", ""),

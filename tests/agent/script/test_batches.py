@@ -37,6 +37,11 @@ for step in range(3):
 """
 
 
+@pytest.fixture(scope="module")
+def path(shared_script):
+    return shared_script(SCRIPT)
+
+
 @pytest.mark.parametrize(
     ("what", "detail", "blocker"),
     [
@@ -55,12 +60,9 @@ for step in range(3):
         ("accumulated", "digest", "in none on the reference, in step 1, 2 on the target"),
     ],
 )
-def test_what_differed_before_the_first_operator_is_said(script, watch, what, detail, blocker):
-    path = script(SCRIPT)
-    sides = [
-        watch(path, word, capture={"detail": detail, "level": ["module"]}, folder=folder, side=folder)
-        for folder, word in (("reference", "same"), ("target", what))
-    ]
+def test_what_differed_before_the_first_operator_is_said(path, watch, watched_once, what, detail, blocker):
+    capture = {"detail": detail, "level": ["module"]}
+    sides = watched_once(path, "same", capture=capture, side="reference"), watch(path, what, capture=capture)
     assert [side.code for side in sides] == [0, 0], (sides[1].error, sides[1].log)
     reference, target = (side.dump for side in sides)
     found = reproduce(reference, align_inputs(reference, target), ["weights", "inputs"])

@@ -26,10 +26,14 @@ BREAKS
 CAPTURE = {"detail": "tensors", "weights": "left_out"}
 
 
+@pytest.fixture(scope="module")
+def path(shared_script):
+    return shared_script(AUTOCAST.replace("BREAKS", ""))
+
+
 @pytest.mark.parametrize("noise", NOISES)
-def test_errors_are_as_large_as_the_types_that_it_computes_in(script, watch, noise):
-    path = script(AUTOCAST.replace("BREAKS", ""))
-    plain = watch(path, capture=CAPTURE, folder="plain")
+def test_errors_are_as_large_as_the_types_that_it_computes_in(path, watch, watched_once, noise):
+    plain = watched_once(path, capture=CAPTURE)
     disturbed = watch(path, capture=CAPTURE, action="noise", noise=noise, workload={"stop_early": True})
     assert disturbed.code == 0, disturbed.log
     outcome = json.loads((disturbed.folder / "noise.json").read_text())
@@ -44,9 +48,8 @@ def test_errors_are_as_large_as_the_types_that_it_computes_in(script, watch, noi
     assert disturbed.wrote is None  # it was stopped after its last recorded step
 
 
-def test_data_and_first_weights_are_those_of_the_plain_run(script, watch):
-    path = script(AUTOCAST.replace("BREAKS", ""))
-    plain, disturbed = watch(path, folder="plain"), watch(path, action="noise", noise="jitter")
+def test_data_and_first_weights_are_those_of_the_plain_run(path, watch, watched_once):
+    plain, disturbed = watched_once(path, capture=CAPTURE), watch(path, action="noise", noise="jitter")
     assert disturbed.wrote == plain.wrote
     assert disturbed.dump.header.weights == plain.dump.header.weights
 

@@ -7,6 +7,8 @@ import pytest
 PHASES = {"forward", "backward", "gradient", "optimizer"}
 NET = ["", "blocks.0", "first", "last"]  # some modules of the net
 
+COMPILER = "functorch.compile torch._dynamo.backends.inductor torch._inductor.lowering torch._inductor.pattern_matcher"
+
 
 def case(name, *words, steps, micro=((0, 1),), modules=NET, needs="", **more):
     """One script, and what is seen of it."""
@@ -22,10 +24,10 @@ CASES = [
     case("adversarial.py", steps=4, micro=((0, 2), (1, 1), (2, 2), (3, 1)), modules=["critic", "critic.0", "generator"]),
     case("two_optimizers.py", steps=4),
     case("closures.py", steps=2, micro=((0, 3),)),
-    case("compiled.py", "model", steps=4),
-    case("compiled.py", "in_place", steps=4),
-    case("compiled.py", "blocks", steps=4),
-    case("compiled.py", "function", steps=4),
+    case("compiled.py", "model", steps=4, needs=COMPILER),
+    case("compiled.py", "in_place", steps=4, needs=COMPILER),
+    case("compiled.py", "blocks", steps=4, needs=COMPILER),
+    case("compiled.py", "function", steps=4, needs=COMPILER),
     case("distributed.py", steps=4),
     case(
         "trainer.py",
@@ -41,11 +43,18 @@ CASES = [
 ]
 
 
+def import_here(names):
+    """Import what a script needs, so that not each process has to."""
+    for name in names.split():
+        pytest.importorskip(name)
+
+
 @pytest.mark.parametrize(("name", "words", "steps", "micro", "modules", "needs", "more"), CASES)
-def test_a_script_keeps_its_bits_and_its_steps_are_recorded(plain, watch, name, words, steps, micro, modules, needs, more):
-    for each in needs.split():  # imported here, so that not each of two processes has to
-        pytest.importorskip(each)
-    seen = watch(name, *words)
+def test_a_script_keeps_its_bits_and_its_steps_are_recorded(
+    plain, watched_once, name, words, steps, micro, modules, needs, more
+):
+    import_here(needs)
+    seen = watched_once(name, *words)
     assert seen.code == 0, seen.log + seen.printed
     assert seen.wrote == plain(name, *words)
     header = seen.dump.header
@@ -69,8 +78,8 @@ def test_a_script_keeps_its_bits_and_its_steps_are_recorded(plain, watch, name, 
 
 
 @pytest.mark.parametrize("name", ["plain.py", "accumulate.py", "adversarial.py", "closures.py"])
-def test_a_script_that_is_stopped_has_the_same_records(watch, name):
-    whole, stopped = watch(name, folder="whole"), watch(name, workload={"stop_early": True}, folder="stopped")
+def test_a_script_that_is_stopped_has_the_same_records(watch, watched_once, name):
+    whole, stopped = watched_once(name), watch(name, workload={"stop_early": True})
     assert (whole.code, stopped.code) == (0, 0), stopped.log
     assert stopped.wrote is None or name == "closures.py"  # its last step is its last line
     assert stopped.dump.header.script["end"] == "stopped after its last recorded step" or name == "closures.py"
@@ -95,11 +104,12 @@ def test_a_bare_except_cannot_keep_a_script_from_being_stopped(watch):
 def test_workers_that_are_spawned_are_none_of_ours(plain, watch):
     seen = watch("closures.py", "--workers", "1")
     assert seen.code == 0, seen.printed
-    assert seen.wrote == plain("closures.py", "--workers", "1")
+    assert seen.wrote == plain("closures.py")  # its rows are the same, whoever loads them
 
 
 @pytest.mark.parametrize(("way", "boundaries"), [("model", {""}), ("blocks", {"blocks.0", "blocks.1"})])
 def test_what_stays_compiled_is_recorded_at_its_boundary(watch, way, boundaries):
+    import_here(COMPILER)
     seen = watch("compiled.py", way, workload={"compile": "kept"})
     assert seen.code == 0, seen.log + seen.printed
     calls = [call for call in seen.dump.calls() if call.level == "module" and call.phase == "forward"]
@@ -110,6 +120,7 @@ def test_what_stays_compiled_is_recorded_at_its_boundary(watch, way, boundaries)
 
 @pytest.mark.parametrize("way", ["in_place", "function"])
 def test_compiled_code_that_hides_the_model_is_an_error(watch, way):
+    import_here(COMPILER)
     seen = watch("compiled.py", way, workload={"compile": "kept"})
     assert seen.code == 2
     assert "no call of its model was seen" in seen.error["message"]

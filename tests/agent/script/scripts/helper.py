@@ -38,7 +38,7 @@ def finish(losses, *models):
     bits = {
         "losses": [float(loss).hex() for loss in losses],
         "weights": [value.double().flatten().tolist() for value in weights],
-        "generator": torch.get_rng_state().tolist(),
+        "generator": bytes(torch.get_rng_state().tolist()).hex(),
     }
     with open(sys.argv[1], "w") as file:
-        json.dump(bits, file)
+        file.write(json.dumps(bits))  # in C, where `json.dump` is Python
