@@ -200,6 +200,7 @@ def write(lines: Sequence[dict[str, Any]], folder: Path) -> str:
     for dtype, points in score.curve(good).items():
         measured = "rho" if dtype == "float32" else "residue"
         text += f"\nDetected by {measured}, {dtype}: " + ", ".join(f"{decade} {share}" for decade, share in points) + "\n"
+    text += f"\nRuns beyond their limits and lines, had these been moved:\n\n{margins.move_lines(good)}\n"
     (folder / "table.md").write_text(text)
     (folder / "table.json").write_text(json.dumps({"lines": frozen, "cases": lines}, indent=1) + "\n")
     return text

@@ -81,6 +81,7 @@ class Kind:
         reach: ``one`` call, all that fit in one ``module``, or all in the ``model``.
         sizes: Smallest and largest size in float32, and the same in 16 bits; empty if the kind has no size.
         causes: Rules that explain it.
+        keeps_gradients: A call of the forward that is wrong computes the gradients that the right one would.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Kind:
     reach: str = "one"
     sizes: tuple[tuple[float, float], tuple[float, float]] | tuple[()] = ()
     causes: tuple[str, ...] = ()
+    keeps_gradients: bool = False
 
 
 OF_BACKWARD = frozenset({"backward", "operands"})
@@ -106,12 +108,13 @@ def kind(  # noqa: PLR0913  the fields of a kind, each by its name
     reach: str = "one",
     sizes: Any = (),
     name: str = "",
+    keeps_gradients: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as a kind of fault under its own name."""
 
     def register(change: Callable[..., Any]) -> Callable[..., Any]:
         own = name or change.__name__
-        KINDS[own] = Kind(own, family, change, where, of, reach, sizes, causes)
+        KINDS[own] = Kind(own, family, change, where, of, reach, sizes, causes, keeps_gradients)
         return change
 
     return register
@@ -271,7 +274,7 @@ def operator_in_float16(call: Call, _: float) -> Tensor:
     return narrow(call, map_floats(call, lambda tensor: tensor.half()).run())
 
 
-@kind("environment", operators("linear", "matmul"), "PF213")
+@kind("environment", operators("linear", "matmul"), "PF213", keeps_gradients=True)
 def accumulator_in_bfloat16(call: Call, _: float) -> Tensor:
     """One product adds blocks of 16 terms to a bfloat16 accumulator."""
     left, right = call.args[0].float(), call.args[1].float()
@@ -347,7 +350,7 @@ def softmax_in_bfloat16(call: Call, _: float) -> Tensor:
     return narrow(call, map_floats(call, lambda tensor: tensor.bfloat16()).run())
 
 
-@kind("attention", _SOFTMAX, "PF302")
+@kind("attention", _SOFTMAX, "PF302", keeps_gradients=True)
 def attention_uniform(call: Call, _: float) -> Tensor:
     """Every token attends to all others alike."""
     output = wide(call)
@@ -362,7 +365,7 @@ def keys_cut_off(call: Call, size: float) -> Tensor:
     return narrow(call, Call(call.func, (scores, *call.args[1:]), call.kwargs).run())
 
 
-@kind("attention", _SOFTMAX, "PF303")
+@kind("attention", _SOFTMAX, "PF303", keeps_gradients=True)
 def softmax_over_queries(call: Call, _: float) -> Tensor:
     """Softmax normalizes over the wrong dimension of a square."""
     output = wide(call)
@@ -534,13 +537,13 @@ def residual_dropped(call: Call, _: float) -> Tensor:
     return call.args[1] + torch.zeros_like(call.args[0])
 
 
-@kind("norm and activation", operators("mul", owner="RMSNorm"), "PF213")
+@kind("norm and activation", operators("mul", owner="RMSNorm"), "PF213", keeps_gradients=True)
 def norm_weight_in_bfloat16(call: Call, _: float) -> Tensor:
     """The product with the weight of a norm is rounded to bfloat16."""
     return _through(torch.bfloat16, call.run())
 
 
-@kind("norm and activation", operators("embedding"), "PF213")
+@kind("norm and activation", operators("embedding"), "PF213", keeps_gradients=True)
 def embedding_in_bfloat16(call: Call, _: float) -> Tensor:
     """Embeddings pass through bfloat16."""
     return _through(torch.bfloat16, call.run())
@@ -669,7 +672,7 @@ def output_scaled(call: Call, size: float) -> Tensor:
     return narrow(call, wide(call) * (1 + size))
 
 
-@kind("random, data and kernel", _COMPUTES, sizes=((1e-3, 1e-1), (5e-2, 5e-1)))
+@kind("random, data and kernel", _COMPUTES, sizes=((1e-3, 1e-1), (5e-2, 5e-1)), keeps_gradients=True)
 def row_scaled(call: Call, size: float) -> Tensor:
     """One row of the output is scaled."""
     output = wide(call)
@@ -678,7 +681,7 @@ def row_scaled(call: Call, size: float) -> Tensor:
     return narrow(call, _patch(output, rows.view(output.shape)))
 
 
-@kind("random, data and kernel", _COMPUTES, sizes=((0.5, 4), (0.5, 4)))
+@kind("random, data and kernel", _COMPUTES, sizes=((0.5, 4), (0.5, 4)), keeps_gradients=True)
 def element_wrong(call: Call, size: float) -> Tensor:
     """One element is wrong by its own size."""
     output = wide(call)
@@ -688,7 +691,7 @@ def element_wrong(call: Call, size: float) -> Tensor:
     return narrow(call, _patch(output, rows.view(output.shape)))
 
 
-@kind("random, data and kernel", _OUTPUT, "PF226", "PF215")
+@kind("random, data and kernel", _OUTPUT, "PF226", "PF215", keeps_gradients=True)
 def rows_swapped(call: Call, _: float) -> Tensor:
     """Two rows are exchanged."""
     output = wide(call)
@@ -697,7 +700,7 @@ def rows_swapped(call: Call, _: float) -> Tensor:
     return narrow(call, _patch(output, rows.view(output.shape)))
 
 
-@kind("random, data and kernel", _OUTPUT, "PF221", sizes=((1, 7), (1, 7)))
+@kind("random, data and kernel", _OUTPUT, "PF221", sizes=((1, 7), (1, 7)), keeps_gradients=True)
 def tail_not_computed(call: Call, size: float) -> Tensor:
     """The last columns are left at zero: a tile at the border is missing."""
     output = wide(call)
@@ -722,7 +725,7 @@ def strides_ignored(call: Call, _: float) -> Tensor:
     return Call(call.func, (call.args[0], inverse, *call.args[2:]), call.kwargs).run()
 
 
-@kind("random, data and kernel", _COMPUTES, "PF501")
+@kind("random, data and kernel", _COMPUTES, "PF501", keeps_gradients=True)
 def one_nan(call: Call, _: float) -> Tensor:
     """One element is NaN."""
     output = call.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 from xml.sax.saxutils import escape
@@ -11,6 +12,7 @@ from . import cases, score
 
 _WIDTH, _ROW, _LEFT, _LOW, _HIGH = 720, 44, 150, -2, 6  # the axis is a power of ten, from 0.01 to 1e6
 _FONT = 'font-family="sans-serif" font-size="13"'
+_FACTORS = (0.25, 0.5, 0.67, 1.0, 1.5, 2.0, 4.0)
 _COLOURS = {"correct chips": "#4a9a5b", "faults": "#3b7dd8", "faults that were not found": "#d8703b"}
 
 
@@ -38,6 +40,22 @@ def draw(lines: Sequence[dict[str, Any]]) -> str:
             for turn, share in enumerate(shares)
         ]
     return "\n".join([*parts, "</svg>\n"])
+
+
+def move_lines(lines: Sequence[dict[str, Any]]) -> str:
+    """Return a Markdown table of the runs beyond all limits and lines, had these been moved by a factor: points of a ROC curve.
+
+    Only the numbers of the picture count here, no rule that makes a verdict of them.
+    """
+    head = "| type | runs | " + " | ".join(f"x {factor:g}" for factor in _FACTORS) + " |"
+    rows = [head, "|---|---|" + "--:|" * len(_FACTORS)]
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for name, what, shares in _rows(lines):
+        groups[name.partition(",")[0], "correct" if what == "correct chips" else "faults"] += shares
+    for (dtype, what), shares in groups.items():
+        beyond = (f"{sum(share > factor for share in shares)}/{len(shares)}" for factor in _FACTORS)
+        rows.append(f"| {dtype} | {what} | " + " | ".join(beyond) + " |")
+    return "\n".join(rows)
 
 
 def _rows(lines: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[float]]]:

@@ -58,17 +58,29 @@ def is_true(named: Sequence[Any], fault: Line) -> bool:
     return phase == "forward" and [module, call, operator, ordinal] in [list(one) for one in fault["calls"]]
 
 
+def is_its_backward(named: Sequence[Any], fault: Line) -> bool:
+    """Return whether a named backward is that of a wrong call of the forward, which computes its gradients wrongly too."""
+    module, call, _, _, phase = named
+    kind = KINDS[fault["kind"]]
+    if kind.of != "forward" or kind.keeps_gradients:
+        return False
+    return phase in {"backward", "gradient"} and any([module, call] == list(one[:2]) for one in fault["calls"])
+
+
 def is_locatable(fault: Line) -> bool:
     """Return whether a fault stands at a call: other inputs and other weights stand before all of them."""
     return KINDS[fault["kind"]].of not in {"weights", "inputs"}
 
 
 def score(line: Line, named: Sequence[Any]) -> dict[str, Any]:
-    """Return hit, precision and recall of the calls that one method names; faults that do nothing are not to be found."""
+    """Return hit, precision and recall of the calls that one method names; faults that do nothing are not to be found.
+
+    The backward of a call that is wrong in the forward is a true name, but it is the call itself that has to be found.
+    """
     faults = [fault for fault in line["faults"] if is_locatable(fault) and band_of(fault, line["dtype"]) != "none"]
-    true = [any(is_true(one, fault) for fault in line["faults"]) for one in named]
+    true = [any(is_true(one, fault) or is_its_backward(one, fault) for fault in line["faults"]) for one in named]
     return {
-        "hit": bool(true and true[0]),
+        "hit": bool(named) and any(is_true(named[0], fault) for fault in line["faults"]),
         "module": bool(named) and any(named[0][0] == call[0] for fault in faults for call in fault["calls"]),
         "true": sum(true),
         "named": len(named),

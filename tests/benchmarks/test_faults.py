@@ -266,6 +266,45 @@ def test_a_hit_is_the_operator_and_its_ordinal():
     assert (other["hit"], other["module"], other["true"], other["recalled"]) == (False, True, 0, 0)
 
 
+@pytest.mark.parametrize(("kind", "true"), [("output_scaled", 2), ("row_scaled", 1)])
+def test_the_backward_of_a_wrong_call_is_a_true_name_where_its_gradients_are_wrong_and_never_a_hit(kind, true):
+    line = {**LINE, "faults": [{**FAULT, "kind": kind}]}
+    call, backward = ["a", 0, "linear", 0, "forward"], ["a", 0, "", 0, "backward"]
+    found = score.score(line, [call, backward])
+    assert (found["hit"], found["true"], found["recalled"]) == (True, true, 1)
+    alone = score.score(line, [backward])
+    assert (alone["hit"], alone["recalled"]) == (False, 0)
+
+
+def _gradients(call, wrong):
+    values = [value.detach().clone().requires_grad_() for value in call.args]
+    kind = faults.KINDS.get(wrong)
+    run = Call(call.func, tuple(values), call.kwargs)
+    made = kind.change(run, 0.5 if wrong == "output_scaled" else 2) if kind else run.run()
+    return torch.autograd.grad(made, values, draw(*made.shape, seed=9), allow_unused=True)
+
+
+LINEAR = Call(functional.linear, (draw(5, 32), draw(24, 32, seed=1)), {})
+SOFTMAX = Call(functional.softmax, (draw(6, 6),), {"dim": -1})
+PRODUCT = Call(torch.mul, (draw(5, 32), draw(32, seed=1)), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        *[(name, LINEAR) for name in "accumulator_in_bfloat16 row_scaled element_wrong rows_swapped tail_not_computed".split()],
+        *[(name, LINEAR) for name in "tf32_one operator_in_bfloat16 output_scaled terms_not_added".split()],
+        *[(name, SOFTMAX) for name in "attention_uniform softmax_over_queries softmax_in_bfloat16 keys_cut_off".split()],
+        ("norm_weight_in_bfloat16", PRODUCT),
+        ("embedding_in_bfloat16", PRODUCT),
+    ],
+)
+def test_a_fault_says_whether_its_gradients_are_those_of_the_right_call(name, call):
+    both = zip(_gradients(call, ""), _gradients(call, name), strict=True)
+    kept = all(torch.allclose(right, wrong, rtol=1e-5, atol=1e-6) for right, wrong in both)
+    assert kept == faults.KINDS[name].keeps_gradients
+
+
 @pytest.mark.parametrize(
     ("findings", "first", "unknown", "sure"),
     [
@@ -291,6 +330,7 @@ def test_the_table_says_how_many_faults_are_found_in_16_bits_as_well():
     drawn = margins.draw(lines)
     assert drawn.count("<circle") == 7
     assert "bfloat16, missed" in drawn
+    assert "| float32 | faults | 3/3 | 3/3 | 3/3 | 3/3 | 3/3 | 0/3 | 0/3 |" in margins.move_lines(lines)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
