@@ -27,14 +27,14 @@ def format_outcome(model: ReportModel, *, report_path: str, reference_age: str =
 
     ``reference_age`` says how long ago a reference that was kept was made; ``""`` for a fresh one.
     """
-    start = _escape_word(model.region.start.replace(" / ", "/")) or "none"
-    finding = _escape_word(model.findings[0].rule) if model.findings else "none"
     verdict = model.verdict
+    start = _escape_word(model.region.start.replace(" / ", "/")) if verdict.verdict == "misaligned" else ""
+    finding = _escape_word(model.findings[0].rule) if model.findings else "none"
     words = [
         f"precflow {_escape_word(model.recipe)}",
         f"verdict={verdict.verdict}",
         *(["emulated=yes"] if model.emulated else []),
-        f"start={start}",
+        f"start={start or 'none'}",
         *([f"phase={find_guilty(model.phases) or 'none'}"] if model.phases else []),
         f"finding={finding}",
         *([f"coverage={verdict.compared}/{verdict.total}"] if verdict.total or not model.curves else []),

@@ -72,7 +72,7 @@ def list_cases(model: ReportModel) -> list[Case]:
     ]
     verdict = model.verdict
     outcome = {"aligned": "passed", "misaligned": "failure", "inconclusive": "error"}[verdict.verdict]
-    starts = f"starts at {model.region.start}" if model.region.start else ""
+    starts = f"starts at {model.region.start}" if verdict.verdict == "misaligned" and model.region.start else ""
     reasons = "; ".join(verdict.reasons)
     findings = [f"{finding.rule} {finding.title} ({finding.certainty}): {finding.fix}" for finding in model.findings]
     message = f"{verdict.verdict}: {starts or reasons}" if outcome != "passed" else ""

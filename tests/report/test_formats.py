@@ -5,7 +5,7 @@ import pytest
 
 from precflow.config.vocabulary import WORDS
 from precflow.errors import PrecflowError, StoreError
-from precflow.report import formats, terminal
+from precflow.report import ci, formats, terminal
 
 
 def test_every_format_is_written_in_the_order_asked_for(misaligned, tmp_path):
@@ -63,6 +63,8 @@ def test_where_records_fail_and_prove_nothing_no_text_says_that_nothing_failed_o
     assert model.region.start
     texts = [path.read_text(encoding="utf-8") for path in formats.write(model, tmp_path, ["html", "markdown"])]
     screen = terminal.render_summary(model, report_path="", exit_code=3)
+    assert "starts at" not in formats.FORMATS["junit"][1](model)
+    assert " start=none " in ci.format_outcome(model, report_path="")
     for text in (*texts, screen):
         assert "ecords differ, but that proves nothing yet" in text
         assert "othing failed" not in text

@@ -8,16 +8,17 @@ evidence.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError, meta, nodes
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError, UndefinedError, meta, nodes
 from jinja2.environment import TemplateExpression
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from precflow.diagnosis.evidence.names import format_evidence
+from precflow.errors import ConfigError, Problem
 
 _LONGEST = 4000  # characters of a template
 _LONGEST_MADE = 1_000_000  # characters of what one join or sum makes
@@ -39,6 +40,28 @@ def compile_condition(condition: str) -> TemplateExpression:
     """Return a compiled condition."""
     # Strict: `not x` of evidence that was not measured would hold otherwise.
     return _sandbox().overlay(undefined=StrictUndefined).compile_expression(condition)
+
+
+def holds(condition: str, evidence: Mapping[str, Any], *, owner: str) -> bool:
+    """Evaluate a condition; evidence that could not be measured makes it false.
+
+    Args:
+        condition: An expression over names of evidence.
+        evidence: What was measured, by name.
+        owner: Whose condition it is, such as ``rule PF214``.
+
+    Raises:
+        ConfigError: The condition is wrong for another reason, such as a text that is compared with a number.
+    """
+    try:
+        return bool(compile_condition(condition)(**evidence))
+    except UndefinedError:  # evidence that was not measured, as that of tensors which were not kept, or is of a suspect only
+        return False
+    except Exception as error:
+        problem = Problem("", owner, f"{condition}: {error}")
+        raise ConfigError(
+            f"{owner} cannot be evaluated", problems=[problem], next_step=f"correct the file of {owner}"
+        ) from error
 
 
 @functools.lru_cache(maxsize=1024)

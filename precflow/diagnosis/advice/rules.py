@@ -11,10 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import UndefinedError
-
 from precflow.diagnosis.advice.rule_files import RANKS, AdviceRule
-from precflow.diagnosis.advice.rule_templates import compile_condition, compile_text
+from precflow.diagnosis.advice.rule_templates import compile_text, holds
 from precflow.diagnosis.evidence.names import EVIDENCE, format_evidence
 from precflow.diagnosis.findings import CERTAINTIES, Finding
 from precflow.errors import ConfigError, Problem
@@ -100,42 +98,23 @@ def _match(
     rule: AdviceRule, subjects: Iterable[tuple[int, Mapping[str, Any]]], ruled_out: _RuledOut, *, some_begin: bool
 ) -> list[_Match]:
     """Return a match for each subject (suspect or run) that the rule applies to; note where something speaks against it."""
-    matches = []
+    matches, owner = [], f"rule {rule.id}"
+    raised = (("certain", rule.certain_when), ("likely", rule.likely_when))
     for order, evidence in subjects:
-        if not _holds(rule, rule.when, evidence):
+        if not holds(rule.when, evidence, owner=owner):
             continue
-        objection = next((one for one in rule.against if _holds(rule, one.when, evidence)), None)
+        objection = next((one for one in rule.against if holds(one.when, evidence, owner=owner)), None)
         if objection is not None:
             claim = f"{rule.id} {_fill_in(rule.title, evidence)}"
             ruled_out.setdefault(order, []).append((claim, _fill_in(objection.because, evidence)))
             continue
         standing = _BEGINS if rule.about == "run" else _find_standing(evidence, some_begin=some_begin)
-        certainty = max(_weigh(rule, evidence), _HIGHEST[standing], key=CERTAINTIES.index)
+        given = next(
+            (name for name, condition in raised if condition and holds(condition, evidence, owner=owner)), rule.certainty
+        )
+        certainty = max(given, _HIGHEST[standing], key=CERTAINTIES.index)
         matches.append(_Match(rule, certainty, standing, order, evidence))
     return matches
-
-
-def _weigh(rule: AdviceRule, evidence: Mapping[str, Any]) -> str:
-    """Return the certainty that the evidence gives a rule."""
-    raised = (("certain", rule.certain_when), ("likely", rule.likely_when))
-    return next((name for name, condition in raised if condition and _holds(rule, condition, evidence)), rule.certainty)
-
-
-def _holds(rule: AdviceRule, condition: str, evidence: Mapping[str, Any]) -> bool:
-    """Evaluate a condition; evidence that could not be measured makes it false.
-
-    Raises:
-        ConfigError: The condition is wrong for another reason, such as a text that is compared with a number.
-    """
-    try:
-        return bool(compile_condition(condition)(**evidence))
-    except UndefinedError:  # evidence that was not measured, as that of tensors which were not kept
-        return False
-    except Exception as error:
-        problem = Problem("", rule.id, f"{condition}: {error}")
-        raise ConfigError(
-            "a rule cannot be evaluated", problems=[problem], next_step=f"correct the file of {rule.id}"
-        ) from error
 
 
 def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:

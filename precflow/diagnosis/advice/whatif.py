@@ -11,22 +11,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jinja2 import UndefinedError
-
 from precflow.agent.contract import WHATIF_OF_RUN
 from precflow.config.sections.whatifs import TOP
-from precflow.diagnosis.advice.rule_templates import compile_condition
+from precflow.diagnosis.advice.rule_templates import holds
 from precflow.diagnosis.advice.whatif_files import WhatIf
 from precflow.diagnosis.findings import CERTAINTIES, Finding, Suspect
-from precflow.errors import ConfigError, Problem
 from precflow.judgement.coverage import COMPARED
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 
 CONFIRMED, PARTLY, REFUTED, NOTHING, FAILED = OUTCOMES = ("confirmed", "partly", "refuted", "nothing to mend", "did not run")
-NEARLY_ALL, NEXT_TO_NOTHING = (
-    0.8,
-    0.2,
-)  # shares of the error that are gone: confirmed from the first, refuted up to the second
+NEARLY_ALL, NEXT_TO_NOTHING = 0.8, 0.2  # shares of the error that are gone: confirmed from the first, refuted up to the second
 OUTCOMES_FILE = "outcomes.jsonl"
 """File in the folder of a what-if's stage."""
 _MOST_AT_ONCE = 4  # what-ifs that `top` tries
@@ -166,25 +160,17 @@ def _aim(whatif: WhatIf, suspects: Sequence[Suspect], evidence: Mapping[str, Any
     """Return the what-if with the suspects for which it is worth trying; nothing if it is for none (unless ``always``)."""
     run = {name: value for name, value in evidence.items() if name != "suspects"}
     known = {str(one["name"]): {**run, **one} for one in evidence.get("suspects", ())}
+
+    def is_worth(facts: Mapping[str, Any]) -> bool:
+        return not whatif.when or holds(whatif.when, facts, owner=f"whatif {whatif.name}")
+
     if whatif.is_of_run:
-        worth = not whatif.when or any(_holds(whatif, one) for one in [run, *known.values()])
+        worth = any(map(is_worth, [run, *known.values()]))
         return [Trial(whatif, tuple(suspects))] if suspects and (worth or always) else []
-    operators = {suspect.operator for suspect in suspects if not whatif.when or _holds(whatif, known.get(suspect.name, run))}
+    operators = {suspect.operator for suspect in suspects if is_worth(known.get(suspect.name, run))}
     chosen = tuple(suspect for suspect in suspects if suspect.operator in operators)
     chosen = chosen or (tuple(suspects) if always else ())
     return [Trial(whatif, chosen)] if chosen else []
-
-
-def _holds(whatif: WhatIf, evidence: Mapping[str, Any]) -> bool:
-    try:
-        return bool(compile_condition(whatif.when)(**evidence))
-    except UndefinedError:  # evidence that was not measured, or is of a suspect only
-        return False
-    except Exception as error:
-        problem = Problem("", whatif.name, f"{whatif.when}: {error}")
-        raise ConfigError(
-            "a what-if cannot be evaluated", problems=[problem], next_step=f"correct whatif/{whatif.name}"
-        ) from error
 
 
 # One arm of a run
