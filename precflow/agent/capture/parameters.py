@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Set, Tuple
 
 import torch
 
@@ -66,6 +66,7 @@ class ParameterRecorder:
         self._active_phases: Tuple[str, ...] = ()  # none after the optimizer was released
         self._runs: Dict[Tuple[str, int], int] = {}  # phase and parameter -> how often it was recorded in this step
         self._owners: Dict[int, Owner] = {}
+        self._hooked: Set[int] = set()  # ids of the parameters whose gradients are watched
         self._given: Dict[int, List[Record]] = {}  # gradients that the running optimizer step began with, by parameter
 
     def begin_step(self) -> None:
@@ -75,16 +76,25 @@ class ParameterRecorder:
     def forget(self) -> None:
         """Forget the models of the step before."""
         self._owners = {}
+        self._hooked = set()
 
     def attach(self, model: torch.nn.Module, prefix: str = "") -> List[Undo]:
-        """Watch the gradients of a model's parameters; return functions that take the hooks off again."""
+        """Watch the gradients of a model's parameters; return functions that take the hooks off again.
+
+        A parameter that is watched already is not watched twice.
+        """
         if "gradient" in self._phases or "optimizer" in self._phases:
             self._owners = {**find_owners(model, prefix), **self._owners}
         self._active_phases = self._phases
         if "gradient" not in self._phases:
             return []
         # torch accepts this hook only on leaves that require a gradient.
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.is_leaf]
+        trained = [
+            parameter
+            for parameter in model.parameters()
+            if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._hooked
+        ]
+        self._hooked.update(map(id, trained))
         return [parameter.register_post_accumulate_grad_hook(self._on_gradient).remove for parameter in trained]
 
     def name_masters(self, masters: Iterable[Tuple[torch.Tensor, torch.Tensor]]) -> None:

@@ -240,6 +240,16 @@ class Recorder:
         for remove in hooks:
             self._undo.callback(remove)
 
+    def add_parameters(self, model: torch.nn.Module, name: str = "") -> None:
+        """Watch gradients and optimizer steps of a model until :meth:`listen` ends, and none of its calls.
+
+        Args:
+            model: The model; :meth:`add_model` may add it too, before or after.
+            name: Its name among several.
+        """
+        for remove in self._parameters.attach(model, name):
+            self._undo.callback(remove)
+
     def read_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Read the gradients that an optimizer begins its step with; :meth:`record_optimizer` is to follow."""
         self._parameters.read_gradients(optimizer)

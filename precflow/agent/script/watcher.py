@@ -300,6 +300,10 @@ class Watcher:
             self._step.enter_context(self._listener.around_recording())
         self._recorder.begin_step(number)
         self._step.enter_context(self._recorder.listen())
+        for model in self.models:
+            # The generator of a GAN has run in the critic's step, and is trained in its own without another call.
+            if model.name in self._seen and is_trained(model.top):
+                self._recorder.add_parameters(model.top, model.name)
         check = {} if self._batches is None else {"check": self._batches.check_loss}
         losses = Losses(self._recorder.without_recording(), **check)
         self._step.callback(self._note_loss, losses)

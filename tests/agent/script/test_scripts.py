@@ -68,6 +68,10 @@ def test_a_script_keeps_its_bits_and_its_steps_are_recorded(
     assert {call.phase for call in calls} == PHASES
     assert set(modules) <= {call.module for call in calls}
     assert not any("_orig_mod" in call.module for call in calls)
+    stepped, given = (
+        {(call.step, call.module) for call in calls if call.phase == phase} for phase in ("optimizer", "gradient")
+    )
+    assert stepped <= given, "the generator of a GAN may have run in the step before"
     assert len(header.losses) == 2
     identities = collections.Counter(
         (call.step, call.level, call.module, call.call, call.operator, call.ordinal, call.phase, record.index)
