@@ -289,7 +289,7 @@ def _check_whatif(config: RunConfig) -> PathProblems:
         yield ("whatif",), "runs the target again, and target.dump is given: leave one of the two out"
     for name, side in (("reference", config.reference), ("target", config.target)):
         if config.whatif and side.log and not side.dump:
-            yield ("whatif",), f"mends records, and with {name}.log curves alone are compared: leave one of the two out"
+            yield ("whatif",), f"is about records, and with {name}.log curves alone are compared: leave one of the two out"
     known = whatifs.known_words() if config.whatif else ()
     for number, word in enumerate(config.whatif):
         if word not in known:

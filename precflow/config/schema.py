@@ -595,7 +595,7 @@ class RunConfig:
     stages: tuple[str, ...] = key((), "Stages that run; none is every stage that the recipe needs.", "[environment, dump]")
     whatif: tuple[str, ...] = key(
         (),
-        "What-ifs: the target runs again with something changed, to see whether that mends it. Names (`precflow ls whatif`), "
+        "What-ifs: the target runs again with something changed, to see whether that fixes it. Names (`precflow ls whatif`), "
         "ids of rules whose findings are to be confirmed, `top` for what the evidence suggests, `cheapest` for the fewest "
         "parts in a wider type that make the run pass, `reference_choice` to give the target the reference's choices where its "
         "own are near ties or differ, `suspects_alone` to run each suspect alone on the target.",

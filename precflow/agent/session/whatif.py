@@ -1,7 +1,7 @@
 """Action ``whatif``: run the target's workload as it is, then once for each arm with its interventions, in one process.
 
 An arm is a run with something changed. Each is recorded as a dump of its own, in a folder of its name. The first,
-``unchanged``, changes nothing: a change that mends a run proves something only if the same process still fails without it.
+``unchanged``, changes nothing: a change that fixes a run proves something only if the same process still fails without it.
 """
 
 from __future__ import annotations

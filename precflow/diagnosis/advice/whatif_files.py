@@ -34,7 +34,7 @@ class WhatIf:
         name: Name of its file.
         title: What is other than in the run, so that "with TITLE" is a phrase.
         change: Kind of change -> what it is changed to, see ``contract.WHATIF_KINDS``.
-        why: What it shows if it mends the run.
+        why: What it shows if it fixes the run.
         when: Condition over evidence under which it is worth trying; ``""`` for always.
         confirms: Ids of the rules whose findings it confirms.
         cost: Time of a run with it, as a rough multiple of one without.
