@@ -96,10 +96,10 @@ def simplify(template: str) -> str:
 
     >>> simplify("eps of {{ operator }} is {{ 'too ' if a > b else '' }}{{ epsilon_target | shown }}")
     'eps of [operator] is too [epsilon_target]'
-    >>> simplify("{% if a %}one{% else %}two{% endif %} of them")
-    'one / two of them'
+    >>> simplify("{% if a %}one{% else %}two{% endif %} of them, {% if a %}No. {% endif %}Yes.")
+    'one / two of them, No. Yes.'
     """
-    text = _BLOCK.sub(lambda block: " / ".join(part.strip() for part in _BRANCH.split(block[1]) if part.strip()), template)
+    text = _BLOCK.sub(lambda block: _join(_BRANCH.split(block[1])), template)
     return " ".join(_PLACE.sub(lambda place: _simplify_place(place[1]), text).split())
 
 
@@ -108,6 +108,12 @@ def _simplify_place(expression: str) -> str:
     alternatives = re.sub(r"\bif\b.*?\belse\b", "|", expression, flags=re.DOTALL) if " if " in expression else ""
     quoted = [text for text in _QUOTED.findall(alternatives) if text.strip()]
     if quoted:
-        return " / ".join(text.strip() for text in quoted) + (" " if quoted[-1].endswith(" ") else "")
+        return _join(quoted)
     name = next((name for name in _NAME.findall(expression) if name in EVIDENCE), "")
     return f"[{name}]" if name else ""
+
+
+def _join(alternatives: Sequence[str]) -> str:
+    """Return alternatives with slashes between them, and a space at the end if one of them has it: text follows it."""
+    texts = [text for text in alternatives if text.strip()]
+    return " / ".join(text.strip() for text in texts) + " " * any(text[-1].isspace() for text in texts)
