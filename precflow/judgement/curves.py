@@ -115,12 +115,43 @@ def judge_losses(limits: LossLimits, reference: Mapping[int, float], target: Map
     return LossOutcome(held.failed, "; ".join(missing))
 
 
-def find_loss_line(*dtypes: str) -> float:
-    """Return the relative difference of a step's loss that rounding does not explain if the forward before it is aligned.
+@dataclass(frozen=True, slots=True)
+class LossLine:
+    """How far apart the losses of a step may be if the forward before it is aligned: rounding explains that much.
 
-    It is about 16 times the limit of preset ``default``. A type that is not known is taken for one of 16 bits.
+    Attributes:
+        relative: Largest difference relative to the larger loss. It is about 16 times the limit of preset ``default``, and as
+            many times the error of the forward: under autocast that is an error of 16 bits, though the run is in float32.
+        absolute: Largest difference of a loss near 0, which is far off relative to itself.
     """
-    return max(_LINES.get(dtype, _LINES["bfloat16"]) for dtype in dtypes)
+
+    relative: float
+    absolute: float = 0.0
+
+    def explains(self, left: float, right: float) -> bool:
+        """Tell whether two losses are no further apart; one that is not finite is."""
+        apart = abs(left - right)
+        return math.isfinite(apart) and (apart <= self.relative * max(abs(left), abs(right)) or apart <= self.absolute)
+
+
+def find_loss_line(
+    rows: Sequence[tuple[Measure, Judged]], step: int, dtypes: tuple[str, str], *, times: float = 1.0
+) -> LossLine:
+    """Return the line for the loss of a step.
+
+    Args:
+        rows: Every record with its status. The errors of the step's forward count, but for those that fail.
+        step: Number of the step.
+        dtypes: Floating point types that the sides ran in. A type that is not known is taken for one of 16 bits.
+        times: How many times as far the losses may be apart, as far as that does not follow from the forward.
+    """
+    forward = [
+        measure
+        for measure, judged in rows
+        if measure.phase == FORWARD and judged.status not in MISALIGNED_STATUSES and parse_identity(measure.record).step == step
+    ]
+    relative, absolute = (_AMPLIFIED * _find_worst(forward, metric) for metric in ("relative_l2", "max_abs_error"))
+    return LossLine(max(times * max(_LINES.get(dtype, _LINES["bfloat16"]) for dtype in dtypes), relative), absolute)
 
 
 def judge_first_loss(
@@ -151,11 +182,7 @@ def judge_first_loss(
         return LossOutcome()
     if not math.isfinite(left) and not math.isfinite(right):
         return LossOutcome(missing=f"the loss of step {step} is finite on neither side")
-    apart = abs(left - right)
-    share = apart / (max(abs(left), abs(right)) or 1.0) if math.isfinite(apart) else math.inf
-    relative, absolute = (_AMPLIFIED * _find_worst(forward, metric) for metric in ("relative_l2", "max_abs_error"))
-    # Both have to be exceeded: a loss near 0 is far off relative to itself, and one that adds up is far off absolutely.
-    if math.isfinite(apart) and (share <= max(find_loss_line(*dtypes), relative) or apart <= absolute):
+    if find_loss_line(forward, step, dtypes).explains(left, right):
         return LossOutcome()
     text = f"the loss of step {step} is {left:.6g} on the reference and {right:.6g} on the target"
     if statuses and statuses <= _AGREES and "pass" in statuses:
@@ -163,6 +190,6 @@ def judge_first_loss(
     return LossOutcome(missing=f"{text}, and what was compared of the forward before it does not explain that")
 
 
-def _find_worst(rows: Sequence[tuple[Measure, Judged]], metric: str) -> float:
+def _find_worst(measures: Sequence[Measure], metric: str) -> float:
     """Return the largest error of records, with what an estimate leaves open; 0 without any."""
-    return max((measure.ranges.get(metric, (0.0, measure.metrics.get(metric, 0.0)))[1] for measure, _ in rows), default=0.0)
+    return max((measure.ranges.get(metric, (0.0, measure.metrics.get(metric, 0.0)))[1] for measure in measures), default=0.0)

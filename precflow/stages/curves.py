@@ -126,8 +126,8 @@ def _read(side: str, wanted: Wanted, curve: Curve, job: Job, needs: Mapping[str,
         return [printed if printed is not None and len(printed) > len(seen) else seen]
     if not (folder / OUTPUT_FILE).is_file():
         raise CurveError(
-            f"the {side} has no curve {wanted.name}: its dump holds no losses, and nothing that its run printed",
-            next_step=f"give a log: {side}.log=FILE",
+            f"the {side} has no curve {wanted.name}: its dump holds no losses, and nothing that its run printed:"
+            f" {side}.log=FILE gives it, ~curves.{wanted.name} does without",
         )
     return [read_curve(folder / OUTPUT_FILE, wanted, f"what the {side} printed")]
 

@@ -131,6 +131,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
             settings=settings,
             without_updates=without_updates,
             steps=steps,
+            rows=[(row.measure, row.judged) for row in rows],
             curves=curves,
         ),
         gradients=tuple(gradients[:MOST_GRADIENTS]),

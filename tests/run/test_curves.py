@@ -205,7 +205,9 @@ def test_logs_beside_dumps_are_part_of_their_verdict(composed):
 
 def test_what_a_run_has_left_in_its_dump(composed, tmp_path):
     config = composed("curves.loss.standard=verl_npu", "curves.loss.pattern=megatron")
-    assert run(config, command="precflow").verdict == "inconclusive"  # it printed nothing
+    outcome = run(config, command="precflow")
+    assert outcome.verdict == "inconclusive"  # it printed nothing
+    assert "~curves.loss does without" in read_model(outcome.report).verdict.reasons[0]
     for side in ("reference", "target"):
         write_log(tmp_path / "dumps" / side / OUTPUT_FILE, LOSS)
     assert run(config, command="precflow").verdict == "aligned"

@@ -296,9 +296,9 @@ def _describe_other_loss(reference: Header, target: Header, rows: Mapping[str, S
     left, right = (header.loss_of_step.get(step) for header in (reference, target))
     if any(row.fails and row.step == step for row in rows[FORWARD]) or left is None or right is None:
         return ""
-    line = find_loss_line(reference.dtype, target.dtype)
-    both_finite = math.isfinite(left) and math.isfinite(right)
-    if math.isclose(left, right, rel_tol=line) if both_finite else math.isfinite(left) == math.isfinite(right):
+    forward = [(row.measure, row.judged) for row in rows[FORWARD]]
+    is_explained = find_loss_line(forward, step, (reference.dtype, target.dtype)).explains(left, right)
+    if is_explained or not (math.isfinite(left) or math.isfinite(right)):
         return ""
     return f"the loss of step {step} is {left:.6g} on the reference and {right:.6g} on the target, though the forward agrees"
 

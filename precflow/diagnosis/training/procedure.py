@@ -17,11 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precflow.agent.contract import FORWARD, OPTIMIZER
+from precflow.comparison.measure import Measure
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.training.phases import BACKWARD_PART, DATA, NOT_RECORDED, PhaseState
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.header import Header
-from precflow.judgement.curves import find_loss_line
+from precflow.judgement.curves import LossLine, find_loss_line
+from precflow.judgement.verdicts import Judged
 
 STATES = ("agrees", "differs", "inherits", "noted", "not_told")
 """``noted``: it differs, which proves nothing by itself."""
@@ -53,6 +55,7 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
     differences: Mapping[str, tuple[str, str]],
     settings: Sequence[str],
     steps: Sequence[ReplayedStep],
+    rows: Sequence[tuple[Measure, Judged]] = (),
     curves: Iterable[CurveOutcome] = (),
     without_updates: bool = False,
 ) -> tuple[Check, ...]:
@@ -65,6 +68,7 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
         differences: Facts of the environment that differ: fact -> (reference, target).
         settings: Settings of the optimizer that differ, in words.
         steps: The optimizer's steps, computed again.
+        rows: Every record with its status: how far losses may be apart follows from the error of the forward.
         curves: What is said about the curves of the run.
         without_updates: No step of the optimizer moves a weight (learning rate 0), so that no step's loss follows from another.
     """
@@ -72,17 +76,20 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
         return ()
     state_of = {one.name: one for one in phases}
     first = min((step for header in (reference, target) for step in header.capture.get("step", (0,))), default=0)
+    dtypes = (reference.dtype, target.dtype)
+    line = find_loss_line(rows, first, dtypes)
+    second = line if without_updates else find_loss_line(rows, first + 1, dtypes, times=_LATER)
     checks = [
         _check_environment(differences),
         _check_weights(reference, target),
         _from_phase("data", state_of[DATA]),
         _check_settings(settings, state_of[OPTIMIZER]),
-        _check_loss(reference, target, first, 1.0),
+        _check_loss(reference, target, first, line),
         _from_phase("forward", state_of[FORWARD]),
         _from_phase("gradients, from the loss backwards", state_of[BACKWARD_PART]),
         _check_optimizer(state_of[OPTIMIZER], steps),
-        _check_loss(reference, target, first + 1, 1.0 if without_updates else _LATER),
-        *_check_later_losses(reference, target, first + 2, without_updates=without_updates),
+        _check_loss(reference, target, first + 1, second),
+        *_check_later_losses(reference, target, first + 2, line if without_updates else None),
         *map(_check_curve, curves),
     ]
     return tuple(_end_at_first(checks))
@@ -131,7 +138,7 @@ def _check_settings(settings: Sequence[str], optimizer: PhaseState) -> Check:
     return Check(name, "agrees", "class and settings of the optimizer, at each recorded step and parameter")
 
 
-def _check_loss(reference: Header, target: Header, step: int, times: float) -> Check:
+def _check_loss(reference: Header, target: Header, step: int, line: LossLine) -> Check:
     name = f"loss of step {step}"
     left, right = (header.loss_of_step.get(step) for header in (reference, target))
     if left is None or right is None:
@@ -139,18 +146,16 @@ def _check_loss(reference: Header, target: Header, step: int, times: float) -> C
     if not math.isfinite(left) and not math.isfinite(right):
         return Check(name, "not_told", "it is finite on neither side")
     apart = abs(left - right) / max(abs(left), abs(right)) if left != right else 0.0
-    line = times * find_loss_line(reference.dtype, target.dtype)
-    state = "agrees" if apart <= line else "differs"  # NaN differs
-    return Check(name, state, f"{left:.7g} and {right:.7g}, {apart:.2g} apart")
+    return Check(name, "agrees" if line.explains(left, right) else "differs", f"{left:.7g} and {right:.7g}, {apart:.2g} apart")
 
 
-def _check_later_losses(reference: Header, target: Header, first: int, *, without_updates: bool) -> list[Check]:
-    """Return what is known of all later losses: how far they are apart, which no fixed line judges if updates lie between."""
+def _check_later_losses(reference: Header, target: Header, first: int, line: LossLine | None) -> list[Check]:
+    """Return what is known of all later losses: how far they are apart; if updates lie between them, no line judges that."""
     others = target.loss_of_step
     pairs = {step: (loss, others[step]) for step, loss in reference.loss_of_step.items() if step >= first and step in others}
     if not pairs:
         return []
-    name = f"losses of steps {min(pairs)} to {max(pairs)}{', without updates' if without_updates else ''}"
+    name = f"losses of steps {min(pairs)} to {max(pairs)}{', without updates' if line else ''}"
     broken = next((step for step, pair in pairs.items() if math.isfinite(pair[0]) != math.isfinite(pair[1])), None)
     if broken is not None:
         return [Check(name, "differs", f"that of step {broken} is finite on one side only")]
@@ -164,8 +169,8 @@ def _check_later_losses(reference: Header, target: Header, first: int, *, withou
     if not apart[worst]:
         return [Check(name, "agrees", "equal")]
     text = f"at most {apart[worst]:.2g} apart, in step {worst}"
-    if without_updates:
-        return [Check(name, "agrees" if apart[worst] <= find_loss_line(reference.dtype, target.dtype) else "differs", text)]
+    if line is not None:
+        return [Check(name, "agrees" if all(line.explains(*pair) for pair in pairs.values()) else "differs", text)]
     return [Check(name, "noted", f"{text}; a curve judges them (section curves)")]
 
 

@@ -43,16 +43,17 @@ def at(record, step):
     return f"{record}@{step}.0" if step else record
 
 
-def tell(statuses=None, *, steps=2, kept=STEP, suspects=(), roles=None, verdict=None, reference=None, target=None, **more):
+def tell(
+    statuses=None, *, steps=2, kept=STEP, suspects=(), roles=None, verdict=None, reference=None, target=None, error=0.0, **more
+):
     """Tell the phases of a run; ``statuses`` names the records that do not pass, ``kept`` those that were recorded."""
     statuses = statuses or {}
     records = [at(record, step) for step in range(steps) for record in kept]
     measures, judged = [], []
     for order, text in enumerate(records):
         identity = parse_identity(text)
-        measures.append(
-            Measure(text, text, identity.module, identity.operator, "module", identity.phase, order=order, join="paired")
-        )
+        about = (text, text, identity.module, identity.operator, "module", identity.phase)
+        measures.append(Measure(*about, order=order, join="paired", metrics={"relative_l2": error}))
         judged.append(Judged(text, statuses.get(text, "pass")))
     failing = any(status == "fail" for status in statuses.values())
     region = Region(
@@ -170,6 +171,14 @@ def test_a_loss_that_is_apart_comes_before_an_update_that_was_not_recorded():
     states = tell(fail("a/forward.output.0@1.0"), kept=STEP[:4], suspects=["a/forward.output.0@1.0"], **losses)
     assert find_guilty(states) == "forward"
     assert "the loss of step 0" in states[1].why
+
+
+def test_a_loss_that_the_error_of_the_forward_explains_is_not_blamed():
+    """Under autocast a run in float32 has errors of 16 bits: what is wrong is the backward alone."""
+    losses = {"reference": Run(losses=(0.00296,), inputs="same"), "target": Run(losses=(0.00294,), inputs="same")}
+    options = {"steps": 1, "suspects": [STEP[2]], **losses}
+    assert find_guilty(tell(fail(*STEP[2:]), **options)) == "forward"
+    assert find_guilty(tell(fail(*STEP[2:]), error=4e-3, **options)) == "backward"
 
 
 @pytest.mark.parametrize(("left", "right"), [(1.0, 1.0001), (float("nan"), float("nan"))])

@@ -1,10 +1,12 @@
 import pytest
 
+from precflow.comparison.measure import Measure
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.training.phases import PhaseState
 from precflow.diagnosis.training.procedure import follow_procedure
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.header import ContentEntries, Header
+from precflow.judgement.verdicts import Judged
 
 PARTS = ("data", "forward", "backward", "optimizer")
 
@@ -138,6 +140,19 @@ def test_without_updates_all_steps_are_held_to_the_line_of_the_first():
     assert differing(follow(target=later, without_updates=True)) == ["losses of steps 2 to 2, without updates"]
     near = follow(target=header(losses=(2.0, 1.0, 0.50001)), without_updates=True)
     assert near["losses of steps 2 to 2, without updates"].state == "agrees"
+
+
+def test_losses_may_be_as_far_apart_as_the_forward_explains():
+    """Under autocast a run in float32 has the errors of 16 bits; of a step whose forward fails they explain nothing."""
+    apart = header(losses=(2.01, 1.02, 0.5))
+    assert differing(follow(target=apart)) == ["loss of step 0"]
+    identities = ("a/forward.output.0", "a/forward.output.0@1.0")
+    measures = [
+        Measure(text, text, "a", "", "module", "forward", order=0, join="paired", metrics={"relative_l2": 4e-3})
+        for text in identities
+    ]
+    for status, expected in (("pass", []), ("fail", ["loss of step 0"])):
+        assert differing(follow(target=apart, rows=[(one, Judged(one.record, status)) for one in measures])) == expected
 
 
 def test_losses_are_those_of_the_recorded_steps():
