@@ -110,8 +110,9 @@ def test_a_device_without_communication_is_refused(asked, output, tmp_path, of_s
     (tmp_path / "train.py").write_text("print('never run')")
     workload = {"workload": {"script": str(tmp_path / "train.py")}} if of_script else {}
     error = failure(asked(ranks=2, device=["emulated"], **workload), output)
-    assert "ranks cannot talk to each other on the emulated device" in error.message
-    assert error.next_step == "target.device=cpu, or target.ranks=1"
+    expected = "target.ranks=2, and ranks cannot talk to each other on the emulated device"
+    assert expected in error.message
+    assert error.next_step == "target.device=cpu tries the recipe with gloo; target.ranks=1 keeps the device"
 
 
 @pytest.mark.usefixtures("warm_agents")

@@ -46,8 +46,10 @@ def check_device(request: Request, device: Device) -> None:
         AgentError: ``unsupported``: ranks cannot talk to each other on this device.
     """
     if request.ranks > 1 and (device.kind not in _BACKENDS or not group.is_available()):
-        message = "ranks cannot talk to each other on the %s device" % device.kind
-        raise AgentError("unsupported", message, "%s.device=cpu, or %s.ranks=1" % (request.side, request.side))
+        side = request.side
+        message = "%s.ranks=%d, and ranks cannot talk to each other on the %s device" % (side, request.ranks, device.kind)
+        step = "%s.device=cpu tries the recipe with gloo; %s.ranks=1 keeps the device" % (side, side)
+        raise AgentError("unsupported", message, step)
 
 
 def share_inputs(request: Request, inputs: Dict[str, Any], hashes: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:

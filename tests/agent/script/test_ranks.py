@@ -4,6 +4,7 @@ import json
 
 from precflow.agent.contract import parse_identity
 from precflow.comparison.compare import compare
+from precflow.stages.two_dumps import compare_dumps
 
 SCRIPT = """
 import torch
@@ -56,3 +57,50 @@ def test_each_rank_is_compared_with_its_run_without_hooks(script, watch):
     assert seen.code == 0, seen.log
     assert seen.dump.header.observer.checked
     assert seen.dump.header.observer.different == ("weight Sequential.0.bias on rank 1",)
+
+
+SUMS = """
+import sys, threading, time, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank, way = dist.get_rank(), sys.argv[2]
+
+class Sums(torch.nn.Linear):
+    def forward(self, features):
+        part = super().forward(features)
+        if rank and way != "right":
+            time.sleep(0.2)  # so that the other rank waits for this one
+        work = dist.all_reduce(part, async_op=True)
+        if way == "overwritten" and not rank:
+            thread = threading.Thread(target=part.data.normal_)  # as a kernel on another stream does
+            thread.start()
+            thread.join()
+        if way != "early":
+            work.wait()
+        return torch.tanh(part)
+
+torch.manual_seed(0)
+model = Sums(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))).square().mean().backward()
+optimizer.step()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_communication_that_is_wrong_is_named_by_its_cause(script, watch):
+    """The ranks give the sum the same on both sides; it is read too early, or overwritten before it was sent."""
+    path, capture = script(SUMS), {"step": [0], "detail": "tensors", "phase": ["forward"]}
+    seen = {way: watch(path, way, ranks=2, folder=way, capture=capture) for way in ("right", "early", "overwritten")}
+    assert {one.code for one in seen.values()} == {0}, [one.log for one in seen.values()]
+    titles = {}
+    for way in ("right", "early", "overwritten"):
+        model = compare_dumps(seen["right"].dump, seen[way].dump, command="")
+        # Whether one rank alone errs (PF905) depends on how fast the other is.
+        titles[way] = {finding.rule: finding.title for finding in model.findings if "PF901" <= finding.rule <= "PF904"}
+    assert titles == {
+        "right": {},
+        "early": {"PF904": "The target uses the result of (model) / all_reduce before it has arrived"},
+        "overwritten": {"PF903": "all_reduce gives other results, although every rank gives it the same bits on both sides"},
+    }
