@@ -112,9 +112,8 @@ def find_unrepeated(first: Dump, second: Dump) -> list[str]:
 
 def count_unknown(first: Dump, second: Dump) -> int:
     """Return for how many records it is unknown whether their bits repeat, because the first pass kept only statistics."""
-    return sum(
-        before is not None and _has_statistics_only(before) for before, record in _pairs(first, second) if record.content
-    )
+    pairs = [(before, record) for before, record in _pairs(first, second) if before is not None and record.content]
+    return sum(1 for before, _ in pairs if before.mark and not before.content)
 
 
 def _pairs(first: Dump, second: Dump) -> Iterator[tuple[Record | None, Record]]:
@@ -130,8 +129,3 @@ def _records(dump: Dump) -> Iterator[Record]:
 def _has_no_content_id(record: Record) -> bool:
     """Tell whether the bits of a record are not known: only statistics were kept, or it is a weight that was not read."""
     return not record.content and bool(record.mark or record.weight)
-
-
-def _has_statistics_only(record: Record) -> bool:
-    """Tell whether only statistics were kept, so that there is no content id to compare."""
-    return bool(record.mark and not record.content)
