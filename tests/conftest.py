@@ -93,7 +93,7 @@ def workplace(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def small_encoder(tmp_path_factory, warm_server):
-    """Return a function that gives the overrides for a text encoder of few layers, an eighth as wide as the real one."""
+    """Return a function that gives the overrides for a text encoder of few layers, a twenty-fourth as wide as the real one."""
     program = Path(__file__).parent / "support" / "small_encoder.py"
 
     @functools.cache

@@ -148,7 +148,7 @@ WORKLOADS = {
 
 @pytest.mark.parametrize("how", WORKLOADS)
 def test_a_model_that_breaks_is_explained(hostile, how):
-    ended = hostile(ALONE, f"workload.model.how={how}", cold=how == "abort")
+    ended = hostile(ALONE, f"workload.model.how={how}")
     assert not ended.problems(2, *WORKLOADS[how], "in stage dump.reference of minilm")
     log = re.search(r"log: (\S+)", ended.err)
     assert (hostile.cwd / log[1]).is_file()
@@ -247,7 +247,7 @@ def test_a_full_and_a_read_only_disk_lose_nothing(hostile, tmp_path):
 def test_the_second_of_two_equal_runs_is_refused_and_the_first_can_be_interrupted(hostile, tmp_path):
     words = (ALONE, "workload.model.how=hang", "capture.timeout=100s", f"runs={tmp_path}")
     with ThreadPoolExecutor(1) as other:
-        first = other.submit(hostile, *words, cold=True)
+        first = other.submit(hostile, *words)
         owner = json.loads(wait_for(tmp_path, "minilm/store/.making/dump.reference-*.owner").read_text())
         try:
             assert not hostile(*words).problems(2, f"pid {owner['pid']} on {socket.gethostname()}", "wait for it, or stop it")

@@ -60,7 +60,7 @@ def test_another_order_of_sums_is_aligned(small, dtype):
 
 @pytest.mark.xdist_group("small encoder")
 def test_fault_is_found_at_the_real_width(precflow):
-    ended = precflow(RECIPE, "workload.model.layers=2", "target.dtype=float32", *planted("layernorm_eps"))
+    ended = precflow(RECIPE, "workload.model.layers=1", "target.dtype=float32", *planted("layernorm_eps"))
     assert ended.code == 1, ended.err
     assert ended.result["region"]["start"] == FAULTS["layernorm_eps"]
 

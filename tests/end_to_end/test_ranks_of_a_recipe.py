@@ -114,8 +114,11 @@ def test_two_ranks_train_as_one_process_does(run):
 
 def test_a_rank_that_does_not_come_is_named_with_what_the_other_waits_for(run):
     late = ("workload.model._target_=late.build", "workload.inputs._target_=late.inputs", "capture.phase=[forward]")
-    ended = run(*late, "reference.ranks=2", "target.ranks=2", "capture.timeout=12s", trusted="late")
-    assert ended.problems(2, "did not finish within 12 s", "rank 0 was in all_reduce number 1 of ranks 0,1") == []
+    for seconds in (5, 15):  # a busy machine may not come so far in the first
+        ended = run(*late, "reference.ranks=2", "target.ranks=2", f"capture.timeout={seconds}s", trusted="late")
+        if "all_reduce number 1 " in ended.said:
+            break
+    assert ended.problems(2, f"did not finish within {seconds} s", "rank 0 was in all_reduce number 1 of ranks 0,1") == []
     assert "which rank 1 has not reached" in ended.said
     assert "late.py" in ended.said  # the innermost frames of rank 1
 

@@ -1,12 +1,12 @@
-"""Writes a narrow text encoder: a run over it takes a quarter of the time of one over the real width.
+"""Writes a narrow text encoder: a run over it takes a sixth of the time of one over the real width.
 
-It is a ``from_pretrained`` folder, which recipe ``sd_text_encoder`` takes as it is: the same modules and operators, 96 wide in
-place of 768, so that 38 million numbers of the embedding become 5 million. As a program: ``small_encoder.py FOLDER LAYERS``.
+It is a ``from_pretrained`` folder, which recipe ``sd_text_encoder`` takes as it is: the same modules and operators, 32 wide in
+place of 768, so that 38 million numbers of the embedding become 1.6 million. As a program: ``small_encoder.py FOLDER LAYERS``.
 """
 
 import sys
 
-WIDTH = 96
+WIDTH = 32
 
 
 def write(folder, layers):

@@ -138,7 +138,7 @@ class Browser:
             self.process.wait()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
     if CHROMIUM is None:
         pytest.skip("Debian's chromium is not installed: apt-get install chromium")

@@ -6,7 +6,7 @@ import pytest
 from precflow.comparison.detail.detail import examine
 from precflow.comparison.detail.record import InputComparison, RecordDetail
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 X = np.random.default_rng(0).standard_normal((3, 7, 16)).astype(np.float32)
 
 
