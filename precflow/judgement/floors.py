@@ -131,18 +131,26 @@ def _keep_larger(kept: dict[str, tuple[float, str]], others: Mapping[str, tuple[
 
 
 def _pool(calls: Iterable[Call], found: dict[str, dict[str, tuple[float, str]]]) -> None:
-    """Raise the floors of small records to those of their inputs, in order of execution."""
+    """Raise the floors of small records to those of their inputs, in order of execution.
+
+    An operator on lists, such as the ``_foreach_mul_`` that clips gradients, computes each output from the input of its number:
+    a gradient that is zero but for rounding must not make those of all other parameters blind.
+    """
     leaving: dict[_Source, dict[str, tuple[float, str]]] = {}  # what each output hands on, movement included
     small: dict[tuple[str, tuple[int, ...]], list[dict[str, tuple[float, str]]]] = defaultdict(list)
     for call in calls:
         arriving: dict[str, tuple[float, str]] = {}
+        each_arriving: dict[str, dict[str, tuple[float, str]]] = {}  # by the index of the input
         for record in call.inputs:
             if record.source is not None:
                 source = leaving.get((call.step, call.rank, *record.source), {})
-                _keep_larger(arriving, {name: (value, "inputs") for name, (value, _) in source.items()})
+                each_arriving[record.index] = {name: (value, "inputs") for name, (value, _) in source.items()}
+                _keep_larger(arriving, each_arriving[record.index])
         for record in call.outputs:
             own = found.get(record.text)
             is_counter = call.phase == OPTIMIZER and not record.shape  # of steps: exact, and as large in all parameters
+            if call.operator.startswith("foreach_"):
+                arriving = each_arriving.get(f"0.{record.index}", {})
             if own and math.prod(record.shape) < lines.FEW_ELEMENTS and not is_counter:
                 _keep_larger(own, {name: arriving[name] for name in own if name in arriving})
                 small[_content(record)].append(own)
@@ -210,8 +218,8 @@ def _raise_largest(own: dict[str, tuple[float, str]], peak: float, dtype: str, n
         value, of_norm = own[MAIN_METRIC]
         times = lines.WORST_OF_NORM + lines.WORST_OF_PEAK * max(peak - lines.WORST_OF_NORM, 0.0)
         _keep_larger(own, {_LARGEST: (times * value, of_norm)})
-    if coarsest([dtype]):  # complex numbers have no unit in the last place of their own
-        _keep_larger(own, {_LARGEST: (lines.WORST_ROUNDINGS * 2.0 ** -float_facts(dtype).digits * peak, noise)})
+    if part := coarsest([dtype]):  # of complex numbers the type of their parts
+        _keep_larger(own, {_LARGEST: (lines.WORST_ROUNDINGS * 2.0 ** -float_facts(part).digits * peak, noise)})
 
 
 def _content(record: Record) -> tuple[str, tuple[int, ...]]:

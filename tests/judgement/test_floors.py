@@ -105,6 +105,12 @@ def test_the_floor_of_the_worst_element_grows_with_the_largest(written, noise):
     assert found.metrics["max_rms_error"] > 1.5 * noise * peak  # what noise itself did to that element
 
 
+def test_the_worst_complex_number_has_the_rounding_of_its_parts(measure, written):
+    complex_one = measure(metrics={"relative_l2": 1e-9, "max_rms_error": 1e-9}, peak=3.0, target_dtype="complex64")
+    found = gather_floors(written("r", WIDE, 1.0), {"jitter": [complex_one]})
+    assert found[0].metrics["max_rms_error"] == 4 * 2**-24 * 3.0
+
+
 def test_an_input_has_the_floor_of_the_output_that_it_is_also_through_movement(written):
     reference, other = written("r", WIDE, 1.0), written("o", WIDE * np.float32(1.001), 1.0)
     floors = floors_of(reference, jitter=other)
@@ -146,3 +152,25 @@ def test_every_weight_of_a_step_may_move_as_far_as_any(stepped):
 def test_a_counter_of_steps_has_no_floor_of_others(stepped):
     floors = floors_of(stepped("r", flipped=False), jitter=stepped("d", flipped=True))
     assert floors["fc/optimizer.output.bias.step"].metrics["relative_l2"] == 0
+
+
+def test_clipping_gives_no_gradient_the_floor_of_another(tmp_path):
+    """One gradient is zero but for rounding; ``_foreach_mul_`` by 1 leaves the bits of all as they are."""
+
+    def write(name, zero, bias):
+        dump = builder.DumpBuilder(tmp_path / name)
+        gradients = [np.full(8, value, np.float32) for value in (zero, bias)]
+        for module, gradient in zip("kq", gradients, strict=True):
+            dump.call(module, "", {"bias": gradient}, phase="gradient")
+        given = {f"0.{number}": gradient for number, gradient in enumerate(gradients)}
+        dump.call("(outside)", "foreach_mul_", gradients, {**given, "1": np.float32(1)})
+        for number, record in enumerate(dump.lines[0, 0][2]["inputs"][:2]):
+            record["source"] = [number, "bias"]
+        dump.write()
+        return Dump.open(tmp_path / name)
+
+    floors = floors_of(write("r", 1e-9, 1.0), jitter=write("d", -1e-9, 1.001))
+    found = {name: floor.metrics["relative_l2"] for name, floor in floors.items()}
+    expected = {"k/gradient.output.bias": 2.0, "q/gradient.output.bias": 1e-3}
+    expected |= {"(outside)/foreach_mul_.0/forward.output.0": 2.0, "(outside)/foreach_mul_.0/forward.output.1": 1e-3}
+    assert found == pytest.approx(expected, rel=1e-3)

@@ -80,6 +80,9 @@ class FunctionRecorder:
         with self._guard:
             in_place = name.endswith("_") or name == "setitem" or "out" in keywords or keywords.get("inplace") is True
             written = _find_written(tensors, versions, in_place=in_place)
+            if in_place and not written and name.startswith("foreach_"):
+                # Below a dispatch mode, torch does not raise the versions of what `_foreach_mul_` writes to: its first list.
+                written = [each for each in tensors if each[0].startswith("0.")]
             self._calls.end(running, result, written)
             if in_place and not written:  # such as the operators of a gradient scaler, which count no version
                 self._calls.note_possible_writes(tensors)

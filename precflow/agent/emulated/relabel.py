@@ -17,6 +17,7 @@ DEVICE_TYPE = "npu"
 CPU = torch.device("cpu")
 _HOST_CODE = 1  # kDLCPU
 _PRIVATE_CODE = 12  # kDLExtDev, which torch reads as PrivateUse1
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _DEVICE_OFFSET = 8  # DLTensor starts with void* data; then int32 device_type, int32 device_id
 
 _DeviceField = ctypes.c_int32 * 2  # DLPack's DLDevice: the kind of device, and its number
@@ -44,7 +45,16 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """Return a tensor on ``npu:index`` over the memory of the CPU tensor ``tensor``."""
+    """Return a tensor on ``npu:index`` over the memory of the CPU tensor ``tensor``.
+
+    Raises:
+        NotImplementedError: The tensor is sparse.
+    """
+    if tensor.layout in _SPARSE:
+        raise NotImplementedError(
+            "sparse tensors are not emulated on the npu: use dense ones there, such as sparse=False in nn.Embedding and "
+            "nn.EmbeddingBag with an optimizer for dense gradients"
+        )
     strided = tensor if tensor.layout is torch.strided else tensor.contiguous()
     return _relabel(strided, _PRIVATE_CODE, index)
 

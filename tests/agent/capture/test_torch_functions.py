@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
@@ -216,3 +217,20 @@ def test_random_numbers_are_drawn_as_without(calls):
     result, found = calls(lambda: torch.rand(3))
     assert torch.equal(result, expected)
     assert list(found) == ["rand.0"]
+
+
+def test_what_an_operator_on_lists_writes_to_is_recorded_below_a_dispatch_mode(calls):
+    class Below(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    def run(one, other, factor):
+        torch._foreach_mul_([one, other], factor)
+        return one + 0
+
+    tensors = [torch.ones(2), torch.ones(3), torch.tensor(2.0)]
+    _, plain = calls(run, *copy.deepcopy(tensors))
+    with Below():
+        _, below = calls(run, *tensors)
+    assert contents(below["foreach_mul_.0"], "outputs") == contents(plain["foreach_mul_.0"], "outputs")
+    assert [line["inputs"][0]["source"] for line in (plain["add.0"], below["add.0"])] == [[0, "0"], [0, "0"]]

@@ -68,3 +68,10 @@ def test_only_tensors_on_the_device_are_emulated(npu):
     assert is_emulated(torch.ones(1, device="npu"))
     assert not is_emulated(torch.ones(1))
     assert not is_emulated("npu")
+
+
+def test_sparse_gradients_are_refused_with_what_to_do(npu):
+    table = torch.nn.EmbeddingBag(5, 3, sparse=True).npu()
+    loss = table(torch.tensor([[1, 2]], device="npu")).sum()
+    with pytest.raises(NotImplementedError, match="sparse tensors are not emulated on the npu: use dense ones"):
+        loss.backward()
