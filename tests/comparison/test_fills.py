@@ -77,6 +77,8 @@ def test_no_metric_says_less_than_the_error_of_all_elements_together(pair):
 @settings(max_examples=150)
 @given(pairs(("float32", "bfloat16", "float16")), st.integers(0, 2000))
 def test_the_compiled_pass_says_no_less_however_it_is_cut(pair, cut):
+    if pair[0].dtype == np.float16:  # beside float32, a form that other tests compile too: each takes seven seconds
+        pair = pair[0], pair[1].astype(np.float32)
     tensors = PairOfTensors(*pair)
     ends = (0, min(cut, tensors.size), tensors.size)
     parts = [(start, stop, tensors.summary(start, stop, compiled=True)) for start, stop in itertools.pairwise(ends)]

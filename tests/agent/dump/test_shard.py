@@ -26,7 +26,7 @@ def entries(tensors, *, private=False):
     return [TensorEntry(content_id(tensor), tensor, private) for tensor in tensors]
 
 
-def write(path, wanted, limit=1 << 30):
+def write(path, wanted, limit=1 << 24):  # a sixteenth of it is reserved for the index
     shard = ShardFile(str(path), limit)
     for each in wanted:
         assert shard.fits(each)

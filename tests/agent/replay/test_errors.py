@@ -38,7 +38,7 @@ def plainly(output, exact, dtype):
         relative = d / (g + 1e-7)
         small = g < 0.25
         rest = relative[~small]
-        at = [index for index in range(d.size) if d[index] == d.max()]
+        at = np.flatnonzero(d == d.max())
         return {
             "count": d.size,
             "mare": relative.max(),

@@ -72,6 +72,11 @@ def plain(tmp_path):
             if not compiles:
                 os.environ["TORCHDYNAMO_DISABLE"] = "1"
             sys.argv[:] = [name, str(result), *words]
+            if name.startswith("-m "):
+                os.chdir(tmp_path)
+                sys.path.insert(0, str(tmp_path))
+                runpy._run_module_as_main(name[3:])  # which is what the interpreter calls
+                return 0
             sys.path.insert(0, str(SCRIPTS))
             runpy.run_path(str(SCRIPTS / name), run_name="__main__")
             return 0
