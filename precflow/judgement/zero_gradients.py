@@ -14,7 +14,8 @@ if the largest gradient of its module passes, so that the same arrivals are know
 fails, and its reason and a warning say that it may be zero but for rounding.
 
 The same holds for an optimizer's state that is made of such gradients. The weight behind them is blind with it: Adam divides by
-the gradient's own size, so it makes whole steps of noise.
+the gradient's own size, so it makes whole steps of noise. With a decay that is added to the gradient, SGD's momentum is the
+decay of the weight and such noise: it is blind too, as long as it is off by no more than the noise.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def mark_zero_gradients(
         _mark(measure, decision, largest, passing, carried.get(measure.record, ""))
         for measure, decision in zip(measures, decisions, strict=True)
     ]
+    _mark_decayed_states(measures, marked, largest)
     noisy, failing = set[ParameterKey](), set[ParameterKey]()
     for measure, decision in zip(measures, marked, strict=True):
         if decision.zero_gradient is ZeroGradient.CERTAIN:
@@ -97,14 +99,33 @@ def _mark(
     # A mask fill against a number, for example, is no rounding: such a record keeps failing.
     if norms is None or not dtype or find_class_failures(measure):
         return decision
-    digits = float_facts(dtype).digits
-    is_fine = digits >= lines.FINE_DIGITS
-    roundings = lines.ZERO_GRADIENT_FINE if is_fine else lines.ZERO_GRADIENT
-    epsilon, norm = roundings * 2.0 ** (1 - digits), largest.get(_gradient_group(measure), 0.0)
+    is_fine = float_facts(dtype).digits >= lines.FINE_DIGITS
+    epsilon, norm = _rounding(dtype), largest.get(_gradient_group(measure), 0.0)
     if max(norms) > epsilon * norm:  # on one side at least there is a gradient
         return decision
     kind = ZeroGradient.CERTAIN if is_fine or _gradient_group(measure) in passing else ZeroGradient.POSSIBLE
     return _with_cause(decision, kind, _NORMS.format(*norms, epsilon, norm))
+
+
+def _mark_decayed_states(measures: Sequence[Measure], marked: list[Decision], largest: Mapping[GradientGroup, float]) -> None:
+    """Mark the states that are off by the rounding of a gradient that is nothing else, whatever their own size."""
+    rounding = {  # parameter -> how far rounding may take its state
+        _parameter(measure): _rounding(measure.reference_dtype) * largest.get(_gradient_group(measure), 0.0)
+        for measure, decision in zip(measures, marked, strict=True)
+        if measure.phase == GRADIENT and decision.zero_gradient is ZeroGradient.CERTAIN
+    }
+    for number, (measure, decision) in enumerate(zip(measures, marked, strict=True)):
+        if not (rounding and _state(measure) and _fails_relatively(decision)):
+            continue
+        norms = None if find_class_failures(measure) else _bound_norms(measure)
+        if norms is not None and norms[1] - norms[0] <= rounding.get(_parameter(measure), -1.0):
+            marked[number] = _with_cause(decision, ZeroGradient.STEP)
+
+
+def _rounding(dtype: str) -> float:
+    """Return the largest share of another gradient that is rounding alone."""
+    digits = float_facts(dtype).digits
+    return (lines.ZERO_GRADIENT_FINE if digits >= lines.FINE_DIGITS else lines.ZERO_GRADIENT) * 2.0 ** (1 - digits)
 
 
 def _with_cause(decision: Decision, kind: ZeroGradient, norms: str = "") -> Decision:

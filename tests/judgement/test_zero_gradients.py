@@ -160,6 +160,18 @@ def test_a_state_that_is_more_than_noise_fails(gradient, run):
     assert verdict.verdict == "misaligned"
 
 
+@pytest.mark.parametrize(("off", "status"), [(1e-7, "blind"), (1e-4, "fail")])
+def test_a_momentum_of_decay_and_noise_is_blind_if_it_is_off_by_no_more_than_noise(gradient, run, off, status):
+    """The bias of a layer before a batch norm: its gradient is zero, and decay alone fills the momentum of SGD."""
+    decay = RNG.standard_normal(64) * 1e-4
+    momentum = gradient("bias.momentum_buffer", decay, decay + off / 8 * RNG.standard_normal(64), phase="optimizer")
+    records = [gradient("weight", *weight()), gradient("bias", *noise(1e-9)), momentum]
+    judged, verdict = run(records)
+    assert [one.status for one in judged] == ["pass", "blind", status]
+    assert verdict.verdict == ("aligned" if status == "blind" else "misaligned")
+    assert run([records[0], gradient("bias", *weight()), momentum])[0][2].status == "fail"  # behind a gradient that is one
+
+
 def test_a_weight_behind_a_gradient_fails(gradient, run):
     records = stepped(gradient)
     records[1] = gradient("bias", *[values * 1e6 for values in noise(1e-9)])
