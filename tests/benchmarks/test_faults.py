@@ -194,9 +194,14 @@ def test_a_stopped_run_goes_on_where_it_was(small, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_subset_finds_every_fault_and_nothing_else(tmp_path, monkeypatch):
+    """All its kinds and controls, in two hosts, since each has a noise floor of its own; two faults at once in one of them."""
     monkeypatch.chdir(tmp_path)
-    asked = options(tmp_path, subset=True, hosts=None, dtypes=None, seeds=None, groups=["single", "several", "control"])
-    lines = bench.run_all(bench.plan(asked), tmp_path)
+    subset = {"subset": True, "dtypes": None, "seeds": None}
+    planned = bench.plan(options(tmp_path, **subset, hosts=["minilm", "decoder"], groups=["single", "control"]))
+    planned += bench.plan(options(tmp_path, **subset, hosts=["decoder"], groups=["several"]))
+    assert {fault.kind for case in planned for fault in case.faults} >= set(bench.SUBSET_FAULTS)
+    assert len([case for case in planned if case.group == "control"]) == len(bench.SUBSET_CONTROLS)
+    lines = bench.run_all(planned, tmp_path)
     assert not [line["crash"] for line in lines if "crash" in line]
     score.add_scores(lines)
     faulty, clean = ([line for line in lines if (line["group"] == "control") == control] for control in (False, True))
