@@ -67,7 +67,7 @@ def list_folders(config_dirs: Sequence[Path] = ()) -> tuple[SearchFolder, ...]:
 
     Args:
         config_dirs: What ``--config-dir`` named: trees with ``recipes/``, ``site/``, ``capture/``, ``emulate/``, ``executor/``,
-            ``standard/``, ``rule/``, ``whatif/``. A folder of ``PRECFLOW_RECIPES`` that has ``recipes/`` is such a tree too,
+            ``standard/``, ``rule/``, ``whatif/``. A folder of ``PRECFLOW_RECIPES`` that has such folders is a tree too,
             but for what belongs to a machine: a folder of recipes brings no sites and no executors.
 
     Raises:
@@ -155,7 +155,7 @@ def user_folder() -> Path:
 def _list_folders_of_variable(variable: str, group: str, problems: list[Problem]) -> Iterator[SearchFolder]:
     for text in filter(None, os.environ.get(variable, "").split(os.pathsep)):
         folder = Path(text).expanduser()
-        if group == "recipe" and any((folder / name).is_dir() for name in ("recipe", "recipes")):
+        if group == "recipe" and _is_tree(folder):
             yield from (
                 entry for entry in _list_folders_of_tree(folder, variable, problems) if entry.group not in MACHINE_GROUPS
             )
@@ -163,6 +163,13 @@ def _list_folders_of_variable(variable: str, group: str, problems: list[Problem]
             yield SearchFolder(group, folder.resolve(), variable)
         else:
             problems.append(Problem(variable, text, "is not a folder"))
+
+
+def _is_tree(folder: Path) -> bool:
+    """Tell whether a folder has folders of groups: ``recipes``, or another, such as ``emulate``, and no recipe."""
+    groups = {group for group in (*GROUPS, *DATA_GROUPS) if group not in MACHINE_GROUPS}
+    here = {group for group in groups if (folder / group).is_dir() or (folder / f"{group}s").is_dir()}
+    return "recipe" in here or (bool(here) and not any(folder.glob(f"*{_SUFFIX}")))
 
 
 def _list_folders_of_tree(root: Path, origin: str, problems: list[Problem]) -> Iterator[SearchFolder]:

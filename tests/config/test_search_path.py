@@ -69,3 +69,13 @@ def test_what_is_not_found_names_neighbours_and_folders(team, tmp_path):
     assert "See `precflow ls`." in search_path.describe_not_found("recipe", "qqqqqqqq", search_path.list_folders())
     few = [folder for folder in search_path.list_folders() if folder.origin != search_path.SHIPPED]
     assert "There are: x." in search_path.describe_not_found("recipe", "qqqqqqqq", few)
+
+
+@pytest.mark.parametrize(("recipe", "groups"), [(False, {"emulate"}), (True, {"recipe"})])
+def test_a_teams_folder_needs_no_recipes(tmp_path, monkeypatch, recipe, groups):
+    (tmp_path / "emulate").mkdir()
+    if recipe:  # beside the folder: a folder of recipes, some of which are in subfolders
+        (tmp_path / "ours.yaml").write_text("about: {title: ours}")
+    monkeypatch.setenv("PRECFLOW_RECIPES", str(tmp_path))
+    found = {entry.group for entry in search_path.list_folders() if entry.folder.is_relative_to(tmp_path.resolve())}
+    assert found == groups
