@@ -71,8 +71,8 @@ def test_facts(forked, written, tmp_path):
     assert {event["event"] for event in lines(done)} == {"progress"}
 
 
-def test_a_dump(written, tmp_path):
-    done = agent(written())
+def test_a_dump(forked, written, tmp_path):
+    done = forked(written())
     assert done.returncode == 0, done.stderr
     header = json.loads((tmp_path / "output" / "dump.json").read_text())
     assert header["format"] == "precflow-dump"

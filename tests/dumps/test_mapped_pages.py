@@ -67,7 +67,7 @@ def test_other_arrays_have_no_mapping():
 def begun(request, written):
     """Return a pair of tensors, one of them mapped, and whether it is read by the compiled pass, which works by now."""
     pytest.importorskip("numba")
-    values = np.memmap(written, np.float32, "r").view(np.ndarray)
+    values = np.memmap(written, np.float32, "r", shape=1 << 23).view(np.ndarray)
     pair = PairOfTensors(values, values[::-1].copy())
     pair.summary(0, 5000, compiled=request.param)
     return pair, request.param
@@ -76,9 +76,9 @@ def begun(request, written):
 def test_a_comparison_holds_little_of_the_file_at_a_time(begun, grown):
     pair, compiled = begun
     before = resident()
-    assert pair.summary(compiled=compiled).elements == 1 << 24
+    assert pair.summary(compiled=compiled).elements == 1 << 23
     assert resident() - before < 4 << 20
-    assert grown() < 48 << 20
+    assert grown() < 24 << 20
 
 
 def test_many_small_views_leave_nothing_behind(written):
