@@ -2,8 +2,8 @@
 
 ``precflow`` and ``python`` are those of ``support/warm.py``, which saves the import of torch; the README's block of
 ``precflow ls`` starts real ones. The text encoder is a narrow one with as many layers as the planted fault needs, and scripts
-train for few steps. Outside the README no noise floor is measured unless the page is about limits: that takes three more runs
-of the reference for each command. Continuous integration runs the README's first command at its real size.
+train one block for few steps. Outside the README no noise floor is measured unless the page is about limits: that takes three
+more runs of the reference for each command. Continuous integration runs the README's first command at its real size.
 
 A line may end in ``# exit N`` where another exit code than 0 is meant. A block behind ``<!-- not run: WHY -->`` is not run.
 """
@@ -24,7 +24,8 @@ DOCUMENTS = sorted(
 )
 BLOCK = re.compile(r"(?P<skip><!-- not run: [^\n]+ -->\n+)?```bash\n(?P<body>.*?)```", re.DOTALL)
 OTHER_MODEL = re.compile(r"precflow \+recipe=minilm")
-TRAINING = re.compile(r"precflow \+recipe=small\.yaml workload\.script=\S+")  # examples 05 and 06
+TRAINING = re.compile(r"precflow \+recipe=small\.yaml workload\.script=(train_glm|train)\.py")  # examples 06 and 05
+BLOCKS_OF = {"train_glm": "layers", "train": "depth"}
 WHOLE_ENCODER = re.compile(r"precflow \+recipe=sd_text_encoder(?=.*?(?:\+emulate=(?P<fault>\w+)|$))")
 ABOUT_LIMITS = {"decisions.md", "standards.md"}
 EXIT = re.compile(r"#.*\bexit (\d+)\s*$")
@@ -44,7 +45,7 @@ BLOCKS = [
 
 
 def with_less_work(line, small_encoder, *, measures):
-    """Return a command line whose text encoder is narrow and whose script trains for few steps.
+    """Return a command line whose text encoder is narrow and whose script trains one block for few steps.
 
     Args:
         line: The command line.
@@ -60,7 +61,10 @@ def with_less_work(line, small_encoder, *, measures):
         layers = max([2, *(int(number) + 1 for number in re.findall(r"\blayers\.(\d+)", rules))])
         return f"{found[0]} {' '.join(small_encoder(layers=layers))}{fixed}"
 
-    line = OTHER_MODEL.sub(rf"\g<0>{fixed}", TRAINING.sub(r"\g<0> workload.arguments.steps=5", line))
+    def train_less(found):
+        return f"{found[0]} workload.arguments.steps=5 workload.arguments.{BLOCKS_OF[found[1]]}=1{fixed}"
+
+    line = OTHER_MODEL.sub(rf"\g<0>{fixed}", TRAINING.sub(train_less, line))
     return WHOLE_ENCODER.sub(shorten, line)
 
 

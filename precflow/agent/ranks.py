@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TOGETHER = ("dump", "plain", "noise", "whatif")  # actions that every rank takes part in; the others need only one process
 _GRACE = 3.0  # seconds that the other ranks have to end by themselves, after one has failed
+_LAST = 1.0  # seconds that a rank has to print its stack and end, once it is told to
 _TICK = 0.05
 
 
@@ -112,12 +113,13 @@ def _end(running: Dict[int, int]) -> None:
     for process in running:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGTERM)
-    time.sleep(1.0)
-    for process in running:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(process, 0)
+    left, deadline = list(running), time.monotonic() + _LAST
+    while left and time.monotonic() < deadline:
+        time.sleep(_TICK)
+        left = [process for process in left if os.waitpid(process, os.WNOHANG)[0] == 0]
+    for process in left:
+        os.kill(process, signal.SIGKILL)  # not reaped yet, so it is still this process
+        os.waitpid(process, 0)
 
 
 def _use_one_thread() -> None:

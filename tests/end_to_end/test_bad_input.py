@@ -156,8 +156,12 @@ def test_a_model_that_breaks_is_explained(hostile, how):
 
 def test_a_model_that_hangs_is_stopped(hostile):
     hostile(ALONE, "stages=[environment]")  # so that the time is the model's own
-    ended = hostile(ALONE, "workload.model.how=hang", "capture.timeout=4s")
-    assert not ended.problems(2, "did not finish within 4 s", "capture.timeout=2h", "| Stack (most recent call first)")
+    for seconds in (2, 8):  # a busy machine may not have come to the model in the first
+        ended = hostile(ALONE, "workload.model.how=hang", f"capture.timeout={seconds}s")
+        if "hostile.py" in ended.said:
+            break
+    texts = (f"did not finish within {seconds} s", "capture.timeout=2h", "| Stack (most recent call first)", "hostile.py")
+    assert not ended.problems(2, *texts)
 
 
 INPUTS = {
