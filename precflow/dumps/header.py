@@ -253,6 +253,11 @@ def read(path: Path) -> Header:
         raise DumpError(f"{path} cannot be read as JSON: {describe_error(error)}", next_step=_AGAIN) from error
     if not isinstance(plain, dict) or plain.get("format") != DUMP_FORMAT:
         format_name = plain.get("format") if isinstance(plain, dict) else type(plain).__name__
+        if isinstance(plain, dict) and {"task", "level", "data"} <= plain.keys():
+            raise DumpError(
+                f"{path} was written by msprobe, whose dumps cannot be read here",
+                next_step="record both sides with a recipe or with precflow.capture in the same loop (examples/04_own_loop)",
+            )
         raise DumpError(
             f"{path} is not the header of a dump: expected format {DUMP_FORMAT!r}, found {format_name!r}",
             next_step=f"give the folder that an agent wrote, with its {HEADER_FILE}",

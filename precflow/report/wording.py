@@ -116,6 +116,9 @@ def describe_left_out(shown: int, out: int, recipe: str) -> str:
     )
 
 
+_INFINITY = 1e300  # stands for infinity in the files of stages, because JSON has none
+
+
 def number(value: float) -> str:
     """Return a number in at most three significant digits; shares just below 1 keep two digits of what is missing.
 
@@ -123,12 +126,12 @@ def number(value: float) -> str:
     ('1.4e-2', '4.21e-2', '0.62', '344 912', '0.99998')
     >>> number(0.0), number(float("nan")), number(float("-inf")), number(1.5e-05)
     ('0', 'NaN', '-infinity', '1.5e-5')
-    >>> number(0.9999987), number(0.995), number(1 - 2e-16)
-    ('0.9999987', '0.995', '0.9999999999999998')
+    >>> number(0.9999987), number(0.995), number(1 - 2e-16), number(1e300)
+    ('0.9999987', '0.995', '0.9999999999999998', 'infinity')
     """
     if math.isnan(value):
         return "NaN"
-    if math.isinf(value):
+    if math.isinf(value) or abs(value) == _INFINITY:
         return "infinity" if value > 0 else "-infinity"
     if 0.99 < value < 1:
         digits = 1 - math.floor(math.log10(1 - value))

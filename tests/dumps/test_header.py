@@ -106,6 +106,12 @@ def test_every_key_is_required_and_named(write, plain, key):
         header.read(write(plain))
 
 
+def test_a_dump_of_msprobe_is_refused_by_its_name(write):
+    with pytest.raises(DumpError, match="was written by msprobe, whose dumps cannot be read here") as refused:
+        header.read(write({"task": "statistics", "level": "mix", "framework": "pytorch", "dump_data_dir": None, "data": {}}))
+    assert "precflow.capture" in refused.value.next_step
+
+
 @pytest.mark.parametrize("place", ["", "device", "weights", "inputs", "repeat", "counts", "weights.entries.linear.weight"])
 def test_a_key_of_a_later_version_is_refused(write, plain, place):
     holder = plain["weights"]["entries"]["linear.weight"] if "." in place else plain[place] if place else plain
