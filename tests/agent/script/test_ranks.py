@@ -2,6 +2,7 @@
 
 import json
 
+from precflow.agent import ranks
 from precflow.agent.contract import parse_identity
 from precflow.comparison.compare import compare
 from precflow.stages.two_dumps import compare_dumps
@@ -104,3 +105,25 @@ def test_communication_that_is_wrong_is_named_by_its_cause(script, watch):
         "early": {"PF904": "The target uses the result of (model) / all_reduce before it has arrived"},
         "overwritten": {"PF903": "all_reduce gives other results, although every rank gives it the same bits on both sides"},
     }
+
+
+FEWER = """
+import os, torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2 - int(os.environ["RANK"])):
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_rank_that_makes_fewer_steps_is_named_and_nothing_is_sealed(script, watch, monkeypatch):
+    monkeypatch.setattr(ranks, "_GRACE", 0.1)
+    seen = watch(script(FEWER), ranks=2, capture={"level": ["module"]})
+    assert seen.code == 2
+    said = [json.loads(line) for line in (seen.folder.parent / "dump.events").read_text().splitlines()]
+    (error,) = [event for event in said if event["event"] == "error"]
+    assert error["rank"] == "1"
+    assert "step 1 should have been recorded, and train.py made only step 0" in error["message"]
+    assert not (seen.folder / "dump.json").exists()
