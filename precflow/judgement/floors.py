@@ -11,6 +11,9 @@ So is the step of an optimizer that divides by the size of the gradient, such as
 rounding of zero moves by a whole step, up or down by chance. Which element of which weight is hit differs between runs, so
 every weight has at least the floor that the largest change of any weight in that step would give it, in one of its elements.
 
+And so are the calls of the next steps that read such a weight: each has at least the floor that one such element makes of its
+output, and hands it on through the forward pass, weakened where it is added to something larger.
+
 The worst element is a lottery too. In trained models one element may be a hundred times as large as the others, and the whole
 error is how many units in the last place it moved. So its floor grows with the largest element.
 """
@@ -22,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from precflow.agent.contract import OPTIMIZER
+from precflow.agent.contract import FORWARD, OPTIMIZER
 from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.dumps.reader import Dump
@@ -37,6 +40,7 @@ _ROW, _LARGEST = METRICS[1:]
 
 _Numbers = Mapping[str, float]
 _Source = tuple[int, int, int, str]  # step, rank and order of a call, and the index of its output
+_Stepped = tuple[float, float, str, Sequence[int]]  # change of an element, size of the weight, disturbance, shape
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
                 peaks[measure.record] = max(peak, peaks.get(measure.record, peak))
     calls = reference.calls()
     _pool(calls, found)
-    _share_steps(calls, measured, found)
+    _raise_readers(calls, _share_steps(calls, measured, found), found)
     for record, each in found.items():
         _raise_largest(each, *peaks[record])
     return [_make_floor(record, each) for record, each in found.items() if each]
@@ -164,8 +168,12 @@ def _pool(calls: Iterable[Call], found: dict[str, dict[str, tuple[float, str]]])
 
 def _share_steps(
     calls: Iterable[Call], measured: Mapping[str, Sequence[Measure]], found: Mapping[str, dict[str, tuple[float, str]]]
-) -> None:
-    """Give every weight that an optimizer has changed the floor of one element that moves as far as any of the step has."""
+) -> dict[str, tuple[float, float, str]]:
+    """Give every weight that an optimizer has changed the floor of one element that moves as far as any of the step has.
+
+    Returns:
+        Identity text of such a weight -> that change, the root mean square of the weight, and the disturbance.
+    """
     weights = {
         record.text: record
         for call in calls
@@ -184,19 +192,94 @@ def _share_steps(
             furthest[where] = max(furthest.get(where, (0.0, noise)), (change, noise))
             if relative := measure.metrics.get(_LARGEST, 0.0):
                 sizes[measure.record] = change / relative
+    moved: dict[str, tuple[float, float, str]] = {}
     for text, record in weights.items():
         far, noise = furthest.get((record.whose.step, record.whose.rank), (0.0, ""))
         size = sizes.get(text) or _root_mean_square(record)
         own = found.get(text)
         if own and far and size:
-            largest = far / size
-            # One element is the whole error of its tensor, and of its row: the last axis.
-            of_all = {
-                MAIN_METRIC: largest / math.sqrt(math.prod(record.shape)),
-                _LARGEST: largest,
-                _ROW: largest / math.sqrt(record.shape[-1]),
-            }
-            _keep_larger(own, {name: (value, noise) for name, value in of_all.items() if name in own})
+            moved[text] = far, size, noise
+            of_all = _spread_element(far / size, record.shape, noise)
+            _keep_larger(own, {name: value for name, value in of_all.items() if name in own})
+    return moved
+
+
+def _spread_element(largest: float, shape: Sequence[int], noise: str) -> dict[str, tuple[float, str]]:
+    """Return what one element makes of each metric: it is the whole error of its tensor, and of its row, the last axis.
+
+    Args:
+        largest: Change of the element over the root mean square of the tensor.
+        shape: Of the tensor.
+        noise: The disturbance.
+    """
+    of_all, of_row = largest / math.sqrt(math.prod(shape)), largest / math.sqrt(shape[-1])
+    return {MAIN_METRIC: (of_all, noise), _ROW: (of_row, noise), _LARGEST: (largest, noise)}
+
+
+def _raise_readers(
+    calls: Iterable[Call],
+    moved: Mapping[str, tuple[float, float, str]],
+    found: Mapping[str, dict[str, tuple[float, str]]],
+) -> None:
+    """Give calls of the forward that read a stepped weight at least the floor that one element of it makes of their output.
+
+    A table or a matrix hands its own relative error on to what is looked up in it or multiplied with it. A vector is added or
+    scales, so its change counts against the size of the output: a bias that began at zero must not make its layer blind.
+
+    Args:
+        calls: Of the reference, ordered by rank, step and completion.
+        moved: As ``_share_steps`` returns it.
+        found: Floors, which are raised.
+    """
+    stepped: dict[tuple[int, str], dict[str, _Stepped]] = defaultdict(dict)  # by rank and module, and by name
+    leaving: dict[_Source, tuple[dict[str, tuple[float, str]], float]] = {}  # what outputs hand on, and their size
+    for call in calls:
+        if call.phase == OPTIMIZER:
+            for record in call.outputs:
+                if record.text in moved:
+                    stepped[call.rank, call.module][record.index] = (*moved[record.text], record.shape)
+        if call.phase != FORWARD or not stepped:
+            continue
+        read = _find_read(call, stepped)
+        sources = [(call.step, call.rank, *record.source) for record in call.inputs if record.source is not None]
+        arriving = [leaving[source] for source in sources if source in leaving]
+        for record in call.outputs:
+            if math.prod(record.shape) < lines.FEW_ELEMENTS:  # a mean over many elements hardly notices one
+                continue
+            size = _root_mean_square(record)
+            if raised := _carry_elements(size, read, arriving):
+                leaving[call.step, call.rank, call.order, record.index] = raised, size
+                own = found.get(record.text, {})
+                _keep_larger(own, {name: value for name, value in raised.items() if name in own})
+
+
+def _carry_elements(
+    size: float, read: Iterable[_Stepped], arriving: Iterable[tuple[dict[str, tuple[float, str]], float]]
+) -> dict[str, tuple[float, str]]:
+    """Return what elements of the weights that a call reads, and of what its inputs were computed from, make of an output.
+
+    Args:
+        size: Root mean square of the output; 0 if it is not known.
+        read: The weights.
+        arriving: What the inputs hand on, each with its size.
+    """
+    raised: dict[str, tuple[float, str]] = {}
+    for far, of_weight, noise, shape in read:
+        if relative_to := of_weight if len(shape) > 1 else size:
+            _keep_larger(raised, _spread_element(far / relative_to, shape, noise))
+    for values, of_input in arriving:
+        kept = min(of_input / size, 1.0) if size else 0.0
+        _keep_larger(raised, {name: (kept * value, noise) for name, (value, noise) in values.items()})
+    return raised
+
+
+def _find_read(call: Call, stepped: Mapping[tuple[int, str], Mapping[str, _Stepped]]) -> list[_Stepped]:
+    """Return the stepped weights that a call reads: those that it names, and of a call of a module also its own."""
+    owned = [record.weight.rpartition(".") for record in call.inputs if record.weight]
+    read = {(owner, name): stepped.get((call.rank, owner), {}).get(name) for owner, _, name in owned}
+    if not call.operator:
+        read |= {(call.module, name): weight for name, weight in stepped.get((call.rank, call.module), {}).items()}
+    return [weight for weight in read.values() if weight]
 
 
 def _root_mean_square(record: Record) -> float:

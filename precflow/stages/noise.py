@@ -185,7 +185,8 @@ STAGE = Stage(
     needs=("environment.reference", "dump.reference"),
     declare=_declare,
     make=_make,
-    version=3,  # 2: disturbed runs are given the choices of a plain one. 3: weights of a step share the largest change
+    # 2: disturbed runs are given the choices of a plain one. 3: weights of a step share the largest change. 4: with its readers
+    version=4,
     locate=_locate,
     side="reference",
 )
