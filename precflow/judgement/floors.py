@@ -247,6 +247,8 @@ def _raise_readers(
             if math.prod(record.shape) < lines.FEW_ELEMENTS:  # a mean over many elements hardly notices one
                 continue
             size = _root_mean_square(record)
+            if call.movement and not size:  # movement has no statistics of its own, and changes none
+                size = max((of_input for _, of_input in arriving), default=0.0)
             if raised := _carry_elements(size, read, arriving):
                 leaving[call.step, call.rank, call.order, record.index] = raised, size
                 own = found.get(record.text, {})

@@ -165,15 +165,17 @@ def next_step(tmp_path):
             ("emb", "embedding", "emb.weight"),
             ("emb", "", ""),
             ("fc", "add", "fc.bias"),
+            ("", "view", ""),
             ("", "mul", ""),
             ("", "cos", ""),
         ):
             scale = 100 if operator == "mul" else 1
-            dump.call(module, operator, [near * np.float32(scale)], [WIDE], step=1)
+            dump.call(module, operator, [near * np.float32(scale)], [WIDE], step=1, movement=operator == "view")
             dump.lines[0, 1][-1]["inputs"][0]["weight"] = weight
         dump.lines[0, 1][3]["inputs"][0]["source"] = [0, "0"]
+        dump.lines[0, 1][4]["inputs"][0]["source"] = [3, "0"]
         for step in range(2):
-            for line in dump.lines[0, step]:
+            for line in (line for line in dump.lines[0, step] if not line["movement"]):
                 for record in line["outputs"]:
                     array = dump.tensors[0, step][record["content"]].astype(np.float64)
                     record["statistics"] = [array.min(), array.max(), array.sum(), np.square(array).sum(), 0, 0, 0, 0, 0, 0]
