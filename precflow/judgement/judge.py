@@ -74,6 +74,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     target_dtype: str,
     blockers: Sequence[str] = (),
     unrepeatable: Sequence[str] = (),
+    other_settings: Sequence[str] = (),
     second_pass: bool = False,
     today: datetime.date,
     folders: Sequence[Path] = (),
@@ -94,6 +95,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         blockers: What makes any verdict but "misaligned" impossible, in words.
         unrepeatable: ``side: identity`` of records that changed between two equal runs of one side. Such a record proves
             nothing by failing: if no other record fails, the run is inconclusive.
+        other_settings: ``name: reference / target`` of settings that the optimizers of both sides have with other values. Such
+            a run is not aligned, however little its steps show of it: the floor of Adam's first step hides another rate.
         second_pass: The measures are those after the second pass of escalating capture.
         today: Decides which accepted differences have expired.
         folders: Folders with standards besides the shipped ones.
@@ -147,6 +150,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     gaps = [
         *blockers,
         *_describe_unrepeatable(unrepeatable),
+        *([f"the optimizers have other settings: {'; '.join(other_settings)}"] if other_settings else []),
         *missing,
         *describe_other_types(measures, reference_dtype, target_dtype),
         *_describe_unapplied(decisions),

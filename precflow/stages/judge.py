@@ -13,6 +13,7 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import plain
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.choices import make_settler
+from precflow.diagnosis.evidence.training import find_other_numbers
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.two_passes import TwoPasses
 from precflow.errors import StoreError
@@ -106,6 +107,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         target_dtype=dtypes[1],
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen, *reproduction.disturbed),
         unrepeatable=reproduction.unrepeatable,
+        other_settings=() if reproduction.blockers else find_other_numbers(*evidence),
         second_pass=second("compare") in needs,
         today=_today(),
         folders=job.team.get("standard", ()),

@@ -18,7 +18,7 @@ from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evaluation import pair_calls
 from precflow.diagnosis.evidence.collect import collect
-from precflow.diagnosis.evidence.training import find_other_settings, moves_no_weight
+from precflow.diagnosis.evidence.training import find_other_numbers, find_other_settings, moves_no_weight
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
@@ -92,7 +92,8 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     reference, target = join_ranks(reference, target)
     reproduction = reproduce(reference, target, same)
     measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
-    judged, verdict = judge_dumps(tolerance, reference, target, measures, reproduction)
+    other_settings = () if reproduction.blockers else find_other_numbers(reference, target)
+    judged, verdict = judge_dumps(tolerance, reference, target, measures, reproduction, other_settings=other_settings)
     dtypes = find_dtypes(reference, target, measures)
     copy = describe_copy(reference.header, target.header)
     verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
@@ -176,8 +177,14 @@ def _judge_inputs(tolerance: Tolerance, reference: Dump, target: Dump, dtypes: t
     )
 
 
-def judge_dumps(
-    tolerance: Tolerance, reference: Dump, target: Dump, measures: Sequence[Measure], reproduction: Reproduction
+def judge_dumps(  # noqa: PLR0913  each is a fact of its own
+    tolerance: Tolerance,
+    reference: Dump,
+    target: Dump,
+    measures: Sequence[Measure],
+    reproduction: Reproduction,
+    *,
+    other_settings: Sequence[str] = (),
 ) -> tuple[list[Judged], Verdict]:
     """Judge the measures of two dumps, by a tolerance and the floating point types that the sides ran in."""
     dtypes = find_dtypes(reference, target, measures)
@@ -189,6 +196,7 @@ def judge_dumps(
         target_dtype=dtypes[1],
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen, *reproduction.disturbed),
         unrepeatable=reproduction.unrepeatable,
+        other_settings=other_settings,
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
         carried=find_carried(reference.calls()),
         settle_choices=make_settler(reference, target, inputs),

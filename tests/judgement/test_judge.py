@@ -93,6 +93,12 @@ def test_blockers_and_drift_come_first(measure, run):
     assert verdict.reasons[1].startswith("the target does not repeat itself: 1 record differs between")
 
 
+def test_optimizers_with_other_settings_are_no_aligned_run(measure, run):
+    _, verdict = run([measure()], other_settings=["lr: 0.1 / 0.2"])
+    assert (verdict.verdict, verdict.reasons) == ("inconclusive", ("the optimizers have other settings: lr: 0.1 / 0.2",))
+    assert run([measure(relative_l2=1.0)], other_settings=["lr: 0.1 / 0.2"])[1].verdict == "misaligned"
+
+
 def test_a_record_that_drifts_proves_nothing_by_failing(measure, run):
     drifting, steady = measure("a", relative_l2=1.0), measure("b", relative_l2=1.0)
     entry = f"target: {drifting.record}"

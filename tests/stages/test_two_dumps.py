@@ -3,7 +3,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import precflow
 from precflow.dumps import lookup
 from precflow.dumps.reader import Dump
 from precflow.stages.two_dumps import OneRecordDump, compare_dumps, compare_record
@@ -70,6 +72,26 @@ def test_the_losses_of_two_dumps_are_judged_too(tmp_path, loss, verdict):
     assert (found.verdict, [reason[:18] for reason in found.reasons]) == (
         verdict,
         ["the loss of step 0"] * (verdict == "misaligned"),
+    )
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(1e-3, "aligned"), (1.0000001e-3, "aligned"), (1.001e-3, "inconclusive")])
+def test_steps_with_another_learning_rate_are_never_aligned(tmp_path, rate, verdict):
+    """The steps may be as close as they like: here every weight moves by less than its limit."""
+    dumps = []
+    for side, given in (("reference", 1e-3), ("target", rate)):
+        model = torch.nn.Linear(8, 2)
+        for weight in model.parameters():
+            torch.nn.init.constant_(weight, 100.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=given)
+        with precflow.capture(model, tmp_path / side, optimizer=optimizer, phase="optimizer", level="module", detail="tensors"):
+            (model(torch.full((4, 8), 1e-3)).sum() * 1e-3).backward()
+            optimizer.step()
+        dumps.append(Dump.open(tmp_path / side))
+    found = compare_dumps(*dumps, command="").verdict
+    assert (found.verdict, [reason for reason in found.reasons if "settings" in reason]) == (
+        verdict,
+        [f"the optimizers have other settings: lr: 0.001 / {rate}"] * (verdict == "inconclusive"),
     )
 
 

@@ -24,7 +24,7 @@ _WIDE = ("float32", "float64")
 # operator -> position of eps among the arguments, and whether the mean is subtracted
 _EPSILON = {"layer_norm": (4, True), "native_layer_norm": (4, True), "rms_norm": (3, False)}
 _DEFAULT_EPSILON = 1e-5  # of torch's layer_norm, group_norm and batch_norm
-_IMPLEMENTATIONS = frozenset(("foreach", "fused", "capturable", "differentiable"))  # settings of an optimizer
+IMPLEMENTATIONS = frozenset(("foreach", "fused", "capturable", "differentiable"))  # settings of an optimizer
 _DEVICE = re.compile(r"\b(cuda|npu|cpu|device)\b")
 _DTYPE = re.compile(r"\b(b?float\d*|half|double)\b|torch\.(b?float\d*|half|double)")
 # Smallest weight of attention that counts as more than zero: below it a type, or a device that flushes, has none.
@@ -236,7 +236,7 @@ def find_different_arguments(reference: Call, target: Call, *, same_dtype: bool)
     here, there = reference.arguments, target.arguments
     names = [*here, *(name for name in there if name not in here)]
     if reference.phase == OPTIMIZER:
-        names = [name for name in names if name not in _IMPLEMENTATIONS]
+        names = [name for name in names if name not in IMPLEMENTATIONS]
     values = [(name, here.get(name, "(absent)"), there.get(name, "(absent)")) for name in names]
     return [
         f"{name}: {one} / {other}" for name, one, other in values if one != other and not _is_expected(one, other, same_dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 
 from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE
 from precflow.diagnosis.evaluation import PairedCall, pair_calls
-from precflow.diagnosis.evidence.suspect import find_different_arguments
+from precflow.diagnosis.evidence.suspect import IMPLEMENTATIONS, find_different_arguments
 from precflow.diagnosis.training.gradients import GradientChange, GradientRow, Gradients
 from precflow.diagnosis.training.optimizers import read_settings
 from precflow.diagnosis.training.replay import ReplayedStep, choose_cause
@@ -19,6 +20,7 @@ from precflow.dumps.records import Call
 _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
 _SPREAD = 1e-3
+_SAME_NUMBER = 1e-6  # relative; a learning rate that was a float32 tensor is off by 6e-8
 _OUTCOMES = frozenset(("loss_scale_at_the_end", "skipped_steps"))
 _KINDS = {
     "none": "unchanged",
@@ -68,6 +70,8 @@ def gather(
 
 
 def _pair_steps(reference: DumpOfTraining, target: DumpOfTraining) -> list[PairedCall]:
+    if not any(call.phase == OPTIMIZER for call in reference.calls()):
+        return []
     return [pair for pair in pair_calls(reference, target) if pair.reference.phase == OPTIMIZER]
 
 
@@ -84,6 +88,30 @@ def find_other_settings(reference: DumpOfTraining, target: DumpOfTraining) -> li
         f"{text} ({'all' if names == every else f'{len(names)} of'} {len(every)} parameters)"
         for text, names in sorted(parameters.items(), key=lambda item: -len(item[1]))
     ]
+
+
+def find_other_numbers(reference: DumpOfTraining, target: DumpOfTraining) -> list[str]:
+    """Return ``name: reference / target`` of the optimizer's settings that both sides have with another value.
+
+    Such steps cannot be the same computation. The class of the optimizer is left out, because a fused class may compute the
+    same formula, and so is a setting that one side alone knows, because versions of torch add some. A learning rate that is a
+    float32 tensor on one side is the same number.
+    """
+    found: dict[str, None] = {}
+    for pair in _pair_steps(reference, target):
+        here, there = (read_settings(call.arguments) for call in (pair.reference, pair.target))
+        names = (here.keys() & there.keys()) - IMPLEMENTATIONS - {"optimizer"}
+        for name in sorted(names):
+            if not _is_same_setting(here[name], there[name]):
+                found[f"{name}: {here[name]} / {there[name]}"] = None
+    return list(found)
+
+
+def _is_same_setting(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_is_same_setting, one, other))
+    numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
+    return math.isclose(one, other, rel_tol=_SAME_NUMBER) if numbers else bool(one == other)
 
 
 def moves_no_weight(reference: DumpOfTraining, target: DumpOfTraining) -> bool:

@@ -114,6 +114,22 @@ def test_equal_runs_have_no_evidence_against_them():
     assert "gradients_narrow" not in found
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "found"),
+    [
+        ({"betas": "(0.9, 0.999)"}, {"betas": "(0.9, 0.99)"}, ["betas: (0.9, 0.999) / (0.9, 0.99)"]),
+        ({"lr": "0.001"}, {"lr": "0.0010000000474974513"}, []),
+        ({"maximize": "False"}, {"maximize": "True"}, ["maximize: False / True"]),
+        ({"fused": "None", "optimizer": "'AdamW'"}, {"fused": "True", "optimizer": "'NpuFusedAdamW(AdamW)'"}, []),
+        ({}, {"decoupled_weight_decay": "True"}, []),
+        ({"weight_decay": "None"}, {"weight_decay": "0.1"}, ["weight_decay: None / 0.1"]),
+    ],
+)
+def test_settings_that_both_sides_have_with_other_values_are_told_from_another_implementation(here, there, found):
+    sides = [Run(settings={"b": settings}) for settings in (here, there)]
+    assert training.find_other_numbers(*sides) == found
+
+
 @pytest.mark.parametrize("factor", [4.0, 0.25, 1.02])
 def test_one_factor_for_all_gradients_is_found(factor):
     found = gather(Run(), Run(factor=factor))
