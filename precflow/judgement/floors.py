@@ -233,6 +233,7 @@ def _raise_readers(
     """
     stepped: dict[tuple[int, str], dict[str, _Stepped]] = defaultdict(dict)  # by rank and module, and by name
     leaving: dict[_Source, tuple[dict[str, tuple[float, str]], float]] = {}  # what outputs hand on, and their size
+    same: dict[tuple[int, int, object], tuple[dict[str, tuple[float, str]], float]] = {}  # by step, rank and content
     for call in calls:
         if call.phase == OPTIMIZER:
             for record in call.outputs:
@@ -249,8 +250,9 @@ def _raise_readers(
             size = _root_mean_square(record)
             if call.movement and not size:  # movement has no statistics of its own, and changes none
                 size = max((of_input for _, of_input in arriving), default=0.0)
-            if raised := _carry_elements(size, read, arriving):
-                leaving[call.step, call.rank, call.order, record.index] = raised, size
+            content = (call.step, call.rank, _content(record))  # a module returns what its last call did
+            if raised := _carry_elements(size, read, [*arriving, *([same[content]] if content in same else [])]):
+                leaving[call.step, call.rank, call.order, record.index] = same[content] = raised, size
                 own = found.get(record.text, {})
                 _keep_larger(own, {name: value for name, value in raised.items() if name in own})
 
