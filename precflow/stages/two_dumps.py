@@ -198,6 +198,7 @@ def judge_dumps(  # noqa: PLR0913  each is a fact of its own
         unrepeatable=reproduction.unrepeatable,
         other_settings=other_settings,
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
+        without_floors="two given dumps have none, a run of the recipe measures it",
         carried=find_carried(reference.calls()),
         settle_choices=make_settler(reference, target, inputs),
         losses=(reference.header.loss_of_step, target.header.loss_of_step),

@@ -50,6 +50,8 @@ def test_a_difference_is_found_and_advised(both):
     assert model.verdict.verdict == "misaligned"
     assert model.region.start == "b / linear"
     assert all(not finding.try_it for finding in model.findings)
+    floor = "no noise floor: two given dumps have none, a run of the recipe measures it; the fixed limits of calibrated apply"
+    assert floor in model.verdict.warnings
 
 
 @pytest.mark.parametrize(

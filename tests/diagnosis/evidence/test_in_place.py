@@ -118,3 +118,21 @@ def test_nan_in_rows_that_are_masked_everywhere(about):
 def test_saturation_where_the_reference_is_infinite(about):
     found = about("exp", torch.exp, lambda x: x.exp().clamp(max=65504.0), X * 20 + 10, dtype=np.float16, shift=1.0)
     assert found["saturated_target"] > 0
+
+
+def test_what_an_optimizer_leaves_is_no_inverted_sign_and_no_border(hand_made):
+    """Adam begins with steps of the rate, by the sign of a gradient that may be rounding: one element is off by two of them."""
+    stepped = np.full((32, 4), 1e-2, np.float32)
+    flipped = stepped.copy()
+    flipped[0, 1] *= -1
+    found = []
+    for phase in ("forward", "optimizer"):
+        sides = [hand_made(), hand_made()]
+        for dump, value in zip(sides, (stepped, flipped), strict=True):
+            dump.module("v_proj", {"content": "x"}, value=value, phase=phase)
+        call = sides[0].made[0]
+        (observed,) = observe(*sides, [Suspect(call.outputs[0].text, call.name, "v_proj", "", 0, 3.0, "because")])
+        found.append(in_place.gather(observed))
+    forward, optimizer = found
+    assert forward["sign_share"] == 1.0
+    assert optimizer == {}
