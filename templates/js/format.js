@@ -1,10 +1,12 @@
 // Numbers as precflow/report/wording.py writes them; tests hold both to the same texts.
 const count = (value) => String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, " ");
 
+const INFINITY = 1e300; // stands for infinity in the files of stages, because JSON has none
+
 const number = (value) => {
   if (value === null) return "–";
   if (Number.isNaN(value)) return "NaN";
-  if (!Number.isFinite(value)) return value > 0 ? "infinity" : "-infinity";
+  if (!Number.isFinite(value) || Math.abs(value) === INFINITY) return value > 0 ? "infinity" : "-infinity";
   if (value > 0.99 && value < 1) {
     const digits = Math.min(16, 1 - Math.floor(Math.log10(1 - value)));
     return value.toFixed(digits).replace(/0+$/, "");
