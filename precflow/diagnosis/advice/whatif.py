@@ -162,6 +162,7 @@ def _aim(whatif: WhatIf, suspects: Sequence[Suspect], evidence: Mapping[str, Any
     known = {str(one["name"]): {**run, **one} for one in evidence.get("suspects", ())}
 
     def is_worth(facts: Mapping[str, Any]) -> bool:
+        """Tell whether the what-if's own condition holds; one without a condition is always worth trying."""
         return not whatif.when or holds(whatif.when, facts, owner=f"whatif {whatif.name}")
 
     if whatif.is_of_run:
