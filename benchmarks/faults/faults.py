@@ -672,7 +672,7 @@ def output_scaled(call: Call, size: float) -> Tensor:
     return narrow(call, wide(call) * (1 + size))
 
 
-@kind("random, data and kernel", _COMPUTES, sizes=((1e-3, 1e-1), (5e-2, 5e-1)), keeps_gradients=True)
+@kind("random, data and kernel", _COMPUTES, "PF228", sizes=((1e-3, 1e-1), (5e-2, 5e-1)), keeps_gradients=True)
 def row_scaled(call: Call, size: float) -> Tensor:
     """One row of the output is scaled."""
     output = wide(call)
@@ -681,7 +681,7 @@ def row_scaled(call: Call, size: float) -> Tensor:
     return narrow(call, _patch(output, rows.view(output.shape)))
 
 
-@kind("random, data and kernel", _COMPUTES, sizes=((0.5, 4), (0.5, 4)), keeps_gradients=True)
+@kind("random, data and kernel", _COMPUTES, "PF228", sizes=((0.5, 4), (0.5, 4)), keeps_gradients=True)
 def element_wrong(call: Call, size: float) -> Tensor:
     """One element is wrong by its own size."""
     output = wide(call)

@@ -55,7 +55,11 @@ def find_different_calls(
     reference, target = list(reference), list(target)
     makers = (_index_makers(reference), _index_makers(target))
     others = find_other_implementations(reference, target)
-    known = {pair.name for pair in pairs}
+    known = {
+        (pair.name, index)
+        for pair in pairs
+        for index in {record.index for record in pair.reference.outputs} & {record.index for record in pair.target.outputs}
+    }
     different = []
     for pair in pairs:
         if pair.reference.operator and module_call_of(pair.reference) in others:
@@ -71,11 +75,14 @@ def _index_makers(calls: Iterable[Call]) -> Mapping[tuple[int, int, int], Call]:
     return {(call.rank, call.step, call.order): call for call in calls}
 
 
-def _compare_sources(pair: PairedCall, makers: tuple[Mapping[tuple[int, int, int], Call], ...], known: set[str]) -> list[str]:
+def _compare_sources(
+    pair: PairedCall, makers: tuple[Mapping[tuple[int, int, int], Call], ...], known: set[tuple[str, str]]
+) -> list[str]:
     """Return a sentence for each input whose maker is another call on the target.
 
-    Only inputs whose makers both sides recorded, and recorded on both sides, are compared: a fused operator has no partner, so
-    that what comes behind it naturally has another maker.
+    Only outputs that both sides recorded are compared: a fused operator has no partner, so that what comes behind it naturally
+    has another maker. Nor has what a dropout returns that is left on: one that is off hands on what it was given, and the next
+    call takes that from the call before.
     """
     texts = []
     theirs = {record.index: record for record in pair.target.inputs}
@@ -87,7 +94,8 @@ def _compare_sources(pair: PairedCall, makers: tuple[Mapping[tuple[int, int, int
         if here is None or there is None:
             continue
         (one, first), (two, second) = here, there
-        if name_call(one) not in known or name_call(two) not in known or (name_call(one), first) == (name_call(two), second):
+        sources = (name_call(one), first), (name_call(two), second)
+        if not known.issuperset(sources) or sources[0] == sources[1]:
             continue
         part = (f" (output {first})", f" (output {second})") if name_call(one) == name_call(two) else ("", "")
         texts.append(

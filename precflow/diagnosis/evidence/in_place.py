@@ -8,7 +8,7 @@ reference's output stands in for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from precflow.agent.contract import FORWARD, OPTIMIZER
 from precflow.comparison.fused.value_classes import widen
 from precflow.diagnosis.evidence import (
     error_shape,
+    isolated,
     masks,
     normalisation,
     operands,
@@ -34,6 +35,7 @@ from precflow.dumps.dtypes import FLOATS, Array, float_facts, name_of
 
 _EPSILONS = {"layer_norm": ("4", "1e-05"), "rms_norm": ("3", "None"), "group_norm": ("4", "1e-05")}  # position and default
 _LARGEST_EPSILON = 1e-2  # a larger constant that is added is no epsilon of a norm that is written out
+_ENOUGH = 4  # sums with a constant: one of them fits any
 _ZERO = 0.95  # share of the error that zeros in place of values have to make
 _OWN = 2.0**-5  # relative error of the reference above which the expected output is that of another operator
 _OWN_OF_GRADIENT = 2.0**-7  # the same of a gradient, to which other modules that share the weight may have added
@@ -50,7 +52,8 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
     whole = observed.whole
     expected = None if whole is None else compute_own_expected(observed, *whole)
     if whole is None or expected is None:
-        return _describe_places(observed, *_as_arrays(observed, output))
+        known = [pair.target for pair in observed.inputs]
+        return _describe_places(observed, *_as_arrays(observed, output), known if observed.inputs_equal else None)
     target = widen(whole[1].output)
     usable = np.isfinite(expected) & np.isfinite(target)
     call, inputs = observed.reference, widen_inputs(whole[1].inputs)
@@ -79,7 +82,9 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
         evidence |= {"variant": variant.name, "variant_share": variant.share, "variant_detail": variant.detail}
     unchanged = (places.describe_unchanged(expected, target, given) for given in inputs.values() if given.dtype.kind == "f")
     evidence["unchanged"] = next(filter(None, unchanged), "")
-    return {name: value for name, value in evidence.items() if value is not None} | _describe_places(observed, expected, target)
+    known = [value for value in inputs.values() if value.dtype.kind == "f"]
+    evidence |= _describe_places(observed, expected, target, known)
+    return {name: value for name, value in evidence.items() if value is not None}
 
 
 def compute_own_expected(observed: ObservedCall, reference: WholeCall, target: WholeCall) -> Array | None:
@@ -151,6 +156,8 @@ def _fit_added_constant(text: str, expected: Array, target: Array) -> dict[str, 
     if not 0.0 < added < _LARGEST_EPSILON or energy == 0.0:
         return {}
     offset = float(error.mean())
+    if target.size < _ENOUGH or not abs(added + offset) < _LARGEST_EPSILON:
+        return {}
     share = 1.0 - float(np.sum((error - offset) ** 2)) / energy
     return {"epsilon_reference": added, "epsilon_target": added + offset, "epsilon_share": share}
 
@@ -164,11 +171,17 @@ def _as_arrays(observed: ObservedCall, output: TensorPair) -> tuple[Array, Array
     return here, there
 
 
-def _describe_places(observed: ObservedCall, reference: Array, target: Array) -> dict[str, Any]:
+def _describe_places(observed: ObservedCall, reference: Array, target: Array, inputs: Sequence[Array] | None) -> dict[str, Any]:
     """Return where the error is, and how values were moved; nothing of what an optimizer leaves behind.
 
     Adam's first steps have the size of the rate, and the sign of the gradient: where that is rounding, weights differ at single
     places by their sign. No kernel was wrong there. The steps of optimizers are computed again by themselves.
+
+    Args:
+        observed: The call.
+        reference: What is right, or what the reference gave.
+        target: What the target gave.
+        inputs: Of the target, where ``reference`` is right at them; ``None`` where the inputs of the sides may differ.
     """
     if observed.reference.phase == OPTIMIZER:
         return {}
@@ -182,7 +195,13 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array) ->
     moved = rearranged.find_rearrangement(here, there)
     growth, clamp = places.measure_growth(here, there), places.measure_clamp_share(here, there)
     zero_share = places.measure_zero_share(here, there)
+    other = observed.records[1]
+    alone = None
+    if inputs is not None and other is not None and other.dtype in FLOATS:
+        alone = isolated.find_isolated(here, there, inputs, float_facts(other.dtype).digits)
     evidence = {
+        "isolated": alone.text if alone else "",
+        "isolated_extreme": alone.is_extreme if alone else None,
         "few_share": places.measure_few_share(error),
         "few_rows": len(places.find_few(error.reshape(-1, error.shape[-1]), 0)),
         "border": places.describe_border(error, is_known=zero_share is not None and zero_share > _ZERO),

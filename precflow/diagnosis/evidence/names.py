@@ -256,10 +256,15 @@ _SUSPECT = {
     "unchanged": EvidenceName(
         "left as it came", "Which end of which axis has the values of an input, and the rest is right; empty if none has."
     ),
+    "elements": EvidenceName("elements", "Number of elements of the output: one number fits any factor."),
     "few_share": EvidenceName(
         "elements with nearly all of the error", "Smallest share of them that carries 99 % of its energy."
     ),
     "few_rows": EvidenceName("rows with nearly all of the error", "Number of rows of the last axis."),
+    "isolated": EvidenceName(
+        "wrong alone", "The few elements, rows or columns beyond rounding, where all others are right; empty if more are."
+    ),
+    "isolated_extreme": EvidenceName("and they are the extreme ones", "The largest or smallest by value or by input."),
     "border": EvidenceName("the error is only at", "Which end of which axis; empty if it is not at a border."),
     "zero_share": EvidenceName(
         "error where the target is zero", "Share of the error's energy where the reference is not zero."

@@ -15,7 +15,9 @@ _FEW = 0.3  # share of the indices of an axis from which on it is no border any 
 _HALF = 0.5  # the same where every value there is known to be zero, or that of an input
 _ENOUGH = 16  # elements that have the value of an input: fewer may have it by chance
 _APART = 100.0  # times the energy of any index behind a border that the weakest one of the border has
+_SEVERAL = 4  # elements at an end, or rows of other samples, that one fault at a single place does not make wrong
 _MANY = 0.1  # share of the rows of a sample, or the elements of a slice, from which on it is wrong, and not a place in it
+_MOST_CUT = 0.9  # share of the elements that may be at the value at which they are cut off
 _LITTLE = 1e-4  # of the energy of another sample: the first one agrees
 
 
@@ -59,7 +61,7 @@ def describe_border(error: Floats, *, is_known: bool = False) -> str:
     for axis in reversed(range(error.ndim)):
         size, few = error.shape[axis], sorted(find_few(error, axis))
         most = (_HALF if is_known else _FEW) * size
-        if not few or len(few) > most or wrong < _MANY * len(few) * error.size / size:
+        if not few or len(few) > most or wrong < max(_SEVERAL, _MANY * len(few) * error.size / size):
             continue
         energy = np.sum(np.moveaxis(error, axis, 0).reshape(size, -1) ** 2, axis=1)
         for end, along in (("last", energy), ("first", energy[::-1])):
@@ -162,8 +164,9 @@ def is_first_sample_right(reference: Floats, target: Floats) -> bool | None:
     rows = np.sum(samples**2, axis=2)
     if not np.isfinite(rows).all() or not rows.any():
         return None
-    energy, wrong = rows.sum(axis=1), np.mean(rows > _LITTLE * rows.max(), axis=1)
-    return bool(energy[0] < _LITTLE * energy[1:].min() and wrong[1:].min() >= _MANY)
+    energy, wrong = rows.sum(axis=1), rows > _LITTLE * rows.max()
+    is_several = np.count_nonzero(wrong) >= _SEVERAL
+    return bool(is_several and energy[0] < _LITTLE * energy[1:].min() and wrong[1:].mean(axis=1).min() >= _MANY)
 
 
 def measure_zero_share(reference: Floats, target: Floats) -> float | None:
@@ -190,7 +193,8 @@ def measure_clamp_share(reference: Floats, target: Floats) -> tuple[float, float
     shares = []
     for end, is_beyond in ((target.max(), np.greater), (target.min(), np.less)):
         at_end = (target == end) & is_beyond(reference, end)
-        if np.count_nonzero(at_end) > 1:  # a largest value there always is
+        # A largest value there always is, and where all have one value nothing was cut off.
+        if 1 < np.count_nonzero(at_end) < _MOST_CUT * target.size:
             shares.append((float(end), float(np.sum(error[at_end])) / total))
     return max(shares, key=lambda share: share[1], default=None)
 
@@ -231,4 +235,5 @@ def measure_uniform_share(weights: Floats) -> float:
     if rows.shape[-1] < 2:
         return 0.0
     spread = rows.max(axis=1) - rows.min(axis=1)
-    return float(np.mean(spread <= 1e-2 * np.abs(rows).mean(axis=1)))
+    size = np.abs(rows).mean(axis=1)
+    return float(np.mean((spread <= 1e-2 * size) & (size > 0.0)))

@@ -22,6 +22,8 @@ from precflow.diagnosis.evidence.expected import Inputs, compute_expected
 from precflow.dumps.dtypes import Array
 
 _FITS = 0.9  # share of the error that a variant has to explain
+_FITS_WELL = 0.97  # from here on a variant fits, even if what it leaves is more than rounding
+_ROUNDING = 2.0**-7  # what one leaves that fits less well, relative to itself: a few roundings of bfloat16
 _FEW = 8  # elements of an output up to which one of many variants is near it by chance
 _NEAR = 2.0**-17  # relative distance at which such an output is that of the variant
 _MOST_TERMS = 64  # of a sum that are left out at its end
@@ -76,7 +78,11 @@ def fit_variant(operator: str, arguments: Mapping[str, str], inputs: Inputs, tar
     for name, variant in itertools.chain(own(call) if own else (), shifted, _round_inputs(operator, arguments, inputs)):
         if variant is None or variant.shape != target.shape:
             continue
-        share = 1.0 - float(np.sum((target - variant)[usable] ** 2)) / energy
+        rest, own = float(np.sum((target - variant)[usable] ** 2)), float(np.sum(variant[usable] ** 2))
+        share = 1.0 - rest / energy
+        # Next to values that are nearly zero, any error is explained by zeros.
+        if share > _FITS and rest > ((1.0 - _FITS) if share > _FITS_WELL else _ROUNDING**2) * own:
+            continue
         if target.size <= _FEW and not np.allclose(variant, target, rtol=_NEAR, atol=0.0):
             continue
         if share > best.share:

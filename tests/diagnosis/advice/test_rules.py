@@ -120,6 +120,8 @@ SUSPECT = {
     "own_error": 1e-3,
     "variant": "",
     "variant_share": 0.1,
+    "elements": 6144,
+    "isolated": "",
     "few_share": 0.6,
     "few_rows": 90,
     "border": "",
@@ -143,6 +145,8 @@ ROTATED = {"name": "layers.0.rotary / add", "norm_change": 0.001, "relative_l2":
 GROWING = {"position_growth": 9.0, "position_rank": 0.95, "operator": "cos"}
 LOSS = {"name": "loss / cross_entropy", "operator": "cross_entropy", "scale_slope": 0.25, "scale_share": 0.9999}
 CUT = {"clamp_value": 1.5, "clamp_share": 0.999}
+ALONE = {"isolated": "1 of 6144 elements: [0, 4, 7]", "isolated_extreme": False}
+ROW = {"isolated": "1 of 96 rows: [0, 4]", "isolated_extreme": False}
 
 
 def variant(name, **more):
@@ -254,7 +258,11 @@ TABLE = [
         {"scale_slope": 0.9, "scale_share": 0.98, **EPSILON},
     ),
     ("PF211", {"operator": "module", "scale_slope": 1.01, "scale_share": 0.9999}, {}),
-    ("PF211", {"scale_slope": 1.01, "scale_share": 1.0, "reference_shape": [8]}, {"reference_shape": []}),
+    (
+        "PF211",
+        {"scale_slope": 1.01, "scale_share": 1.0, "elements": 8},
+        {"scale_slope": 1.01, "scale_share": 1.0, "elements": 1},
+    ),
     ("PF212", {"family": "activation", "curve_share": 0.99}, {"family": "activation", "scale_share": 0.99}),
     (
         "PF212",
@@ -273,6 +281,18 @@ TABLE = [
         {"introduced_fault": True, "alone_fault": True},
     ),
     ("PF227", {"introduced_fault": True, "alone_fault": False, "alone_error": 1e-8}, {"introduced_fault": True}),
+    ("PF228", ALONE, variant("gelu_tanh", **ALONE)),
+    ("PF228", ALONE, {**ALONE, "family": "random"}),
+    ("PF228", ROW, {**ROW, **MASK, "family": "softmax"}),
+    ("PF228", {**ALONE, **MASK}, {**ROW, **TAIL}),
+    ("PF228", {**ALONE, **CUT}, {**ALONE, **CUT, "isolated_extreme": True}),
+    ("PF211", {"scale_slope": 1.5, "scale_share": 0.999}, {"scale_slope": 1.5, "scale_share": 0.999, **ALONE}),
+    ("PF212", {"family": "activation"}, {"family": "activation", **ALONE}),
+    ("PF212", {"family": "activation", "curve_share": 0.9}, {"family": "activation", "curve_share": 0.1}),
+    ("PF221", TAIL, {**TAIL, **ALONE}),
+    ("PF301", MASK, {**MASK, **ALONE}),
+    ("PF313", {"sign_share": 0.99, "scale_slope": 0.1}, {"sign_share": 0.99, "scale_slope": 0.9, **ALONE}),
+    ("PF404", {**LOSS, "scale_slope": 30.0}, {**LOSS, "scale_slope": 30.1}),
     ("PF299", {}, EPSILON),
     ("PF301", MASK, {**MASK, "masked_target": 1000, "masked_different": 0}),
     ("PF301", {**MASK, "masked_target": 1000, "masked_different": 2}, {**MASK, "masked_different": 0}),

@@ -38,8 +38,15 @@ def test_half_a_curve_is_half_explained():
     assert measure_curve_share(MATRIX, smooth + noise) == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_curve_is_told_from_single_errors_in_few_elements():
+    few = MATRIX[0, :100]
+    assert measure_curve_share(few, np.sin(few)) > 0.9
+    assert measure_curve_share(few, GENERATOR.standard_normal(100)) < 0.4
+    assert measure_curve_share(few, np.eye(100)[40]) < 0.1
+
+
 def test_too_few_elements_or_no_error_give_none():
-    assert measure_curve_share(MATRIX[:1, :100], MATRIX[:1, :100]) is None
+    assert measure_curve_share(MATRIX[:1, :60], MATRIX[:1, :60]) is None
     assert measure_curve_share(MATRIX, np.zeros_like(MATRIX)) is None
 
 
