@@ -78,10 +78,10 @@ def fit_variant(operator: str, arguments: Mapping[str, str], inputs: Inputs, tar
     for name, variant in itertools.chain(own(call) if own else (), shifted, _round_inputs(operator, arguments, inputs)):
         if variant is None or variant.shape != target.shape:
             continue
-        rest, own = float(np.sum((target - variant)[usable] ** 2)), float(np.sum(variant[usable] ** 2))
+        rest, size = float(np.sum((target - variant)[usable] ** 2)), float(np.sum(variant[usable] ** 2))
         share = 1.0 - rest / energy
         # Next to values that are nearly zero, any error is explained by zeros.
-        if share > _FITS and rest > ((1.0 - _FITS) if share > _FITS_WELL else _ROUNDING**2) * own:
+        if share > _FITS and rest > ((1.0 - _FITS) if share > _FITS_WELL else _ROUNDING**2) * size:
             continue
         if target.size <= _FEW and not np.allclose(variant, target, rtol=_NEAR, atol=0.0):
             continue
