@@ -12,7 +12,8 @@ rounding of zero moves by a whole step, up or down by chance. Which element of w
 every weight has at least the floor that the largest change of any weight in that step would give it, in one of its elements.
 
 And so are the calls of the next steps that read such a weight: each has at least the floor that one such element makes of its
-output, and hands it on through the forward pass, weakened where it is added to something larger.
+output, and hands it on through the forward and the backward pass, weakened where it is added to something larger. The gradient
+of a matrix is made of what came into its layer both ways.
 
 The worst element is a lottery too. In trained models one element may be a hundred times as large as the others, and the whole
 error is how many units in the last place it moved. So its floor grows with the largest element.
@@ -25,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from precflow.agent.contract import FORWARD, OPTIMIZER
+from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OPTIMIZER
 from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.dumps.reader import Dump
@@ -41,6 +42,7 @@ _ROW, _LARGEST = METRICS[1:]
 _Numbers = Mapping[str, float]
 _Source = tuple[int, int, int, str]  # step, rank and order of a call, and the index of its output
 _Stepped = tuple[float, float, str, Sequence[int]]  # change of an element, size of the weight, disturbance, shape
+_Carried = tuple[dict[str, tuple[float, str]], float]  # what an output hands on, and its root mean square
 
 
 @dataclass(frozen=True)
@@ -221,10 +223,11 @@ def _raise_readers(
     moved: Mapping[str, tuple[float, float, str]],
     found: Mapping[str, dict[str, tuple[float, str]]],
 ) -> None:
-    """Give calls of the forward that read a stepped weight at least the floor that one element of it makes of their output.
+    """Give calls of later steps that read a stepped weight at least the floor that one element of it makes of their output.
 
-    A table or a matrix hands its own relative error on to what is looked up in it or multiplied with it. A vector is added or
-    scales, so its change counts against the size of the output: a bias that began at zero must not make its layer blind.
+    A table or a matrix hands its own relative error on to what is looked up in it or multiplied with it, forward and backward.
+    A vector is added or scales, so its change counts against the size of the output: a bias that began at zero must not make
+    its layer blind.
 
     Args:
         calls: Of the reference, ordered by rank, step and completion.
@@ -232,34 +235,75 @@ def _raise_readers(
         found: Floors, which are raised.
     """
     stepped: dict[tuple[int, str], dict[str, _Stepped]] = defaultdict(dict)  # by rank and module, and by name
-    leaving: dict[_Source, tuple[dict[str, tuple[float, str]], float]] = {}  # what outputs hand on, and their size
-    same: dict[tuple[int, int, object], tuple[dict[str, tuple[float, str]], float]] = {}  # by step, rank and content
+    passes: dict[tuple[int, int], _Pass] = defaultdict(_Pass)  # by rank and step
     for call in calls:
         if call.phase == OPTIMIZER:
             for record in call.outputs:
                 if record.text in moved:
                     stepped[call.rank, call.module][record.index] = (*moved[record.text], record.shape)
-        if call.phase != FORWARD or not stepped:
+        elif stepped:
+            read = [] if call.phase == GRADIENT else _find_read(call, stepped)
+            _raise_outputs(call, read, passes[call.rank, call.step], found)
+
+
+@dataclass
+class _Pass:
+    """What the calls of one step have handed on so far of the elements that moved.
+
+    Attributes:
+        leaving: Order of a call and index of its output -> what it handed on.
+        same: Content of an output -> the same.
+        last: Shape of a gradient -> the same of the call that computed one of that shape last.
+        given: Phase and module -> what arrived at its last call.
+    """
+
+    leaving: dict[tuple[int, str], _Carried] = field(default_factory=dict)
+    same: dict[object, _Carried] = field(default_factory=dict)
+    last: dict[tuple[int, ...], _Carried] = field(default_factory=dict)
+    given: dict[tuple[str, str], list[_Carried]] = field(default_factory=dict)
+
+
+def _raise_outputs(
+    call: Call, read: Sequence[_Stepped], so_far: _Pass, found: Mapping[str, dict[str, tuple[float, str]]]
+) -> None:
+    """Raise the floors of a call's outputs, and note what it hands on.
+
+    Args:
+        call: Of the forward, the backward, or the gradients of a module's weights.
+        read: The stepped weights that it reads.
+        so_far: What the calls before it in its step have handed on.
+        found: Floors, which are raised.
+    """
+    sources = [record.source for record in call.inputs if record.source is not None]
+    arriving = [so_far.leaving[source] for source in sources if source in so_far.leaving]
+    if call.phase == BACKWARD:
+        read = [weight for weight in read if len(weight[-1]) > 1]  # nothing goes back through a bias
+        # A gradient that no call handed on is a sum of those of several, such as where a residual branch begins.
+        shapes = [tuple(record.shape) for record in call.inputs if record.source is None]
+        arriving += [so_far.last[shape] for shape in shapes if shape in so_far.last]
+    if not call.operator:
+        so_far.given[call.phase, call.module] = arriving
+    for record in call.outputs:
+        if math.prod(record.shape) < lines.FEW_ELEMENTS:  # a mean over many elements hardly notices one
             continue
-        read = _find_read(call, stepped)
-        sources = [(call.step, call.rank, *record.source) for record in call.inputs if record.source is not None]
-        arriving = [leaving[source] for source in sources if source in leaving]
-        for record in call.outputs:
-            if math.prod(record.shape) < lines.FEW_ELEMENTS:  # a mean over many elements hardly notices one
-                continue
-            size = _root_mean_square(record)
-            if call.movement and not size:  # movement has no statistics of its own, and changes none
-                size = max((of_input for _, of_input in arriving), default=0.0)
-            content = (call.step, call.rank, _content(record))  # a module returns what its last call did
-            if raised := _carry_elements(size, read, [*arriving, *([same[content]] if content in same else [])]):
-                leaving[call.step, call.rank, call.order, record.index] = same[content] = raised, size
-                own = found.get(record.text, {})
-                _keep_larger(own, {name: value for name, value in raised.items() if name in own})
+        size = _root_mean_square(record)
+        if call.phase == GRADIENT:  # a product of both, of other units than either
+            both = (BACKWARD, FORWARD) if len(record.shape) > 1 else (BACKWARD,)
+            given = [so_far.given.get((phase, call.module), ()) for phase in both]
+            arriving = [(values, size) for each in given for values, _ in each]
+        if call.movement and not size:  # movement has no statistics of its own, and changes none
+            size = max((of_input for _, of_input in arriving), default=0.0)
+        content = _content(record)  # a module returns what its last call did
+        known = [so_far.same[content]] if content in so_far.same else []
+        if raised := _carry_elements(size, read, [*arriving, *known]):
+            so_far.leaving[call.order, record.index] = so_far.same[content] = raised, size
+            if call.phase == BACKWARD:
+                so_far.last[tuple(record.shape)] = raised, size
+            own = found.get(record.text, {})
+            _keep_larger(own, {name: value for name, value in raised.items() if name in own})
 
 
-def _carry_elements(
-    size: float, read: Iterable[_Stepped], arriving: Iterable[tuple[dict[str, tuple[float, str]], float]]
-) -> dict[str, tuple[float, str]]:
+def _carry_elements(size: float, read: Iterable[_Stepped], arriving: Iterable[_Carried]) -> dict[str, tuple[float, str]]:
     """Return what elements of the weights that a call reads, and of what its inputs were computed from, make of an output.
 
     Args:

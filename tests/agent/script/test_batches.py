@@ -19,11 +19,13 @@ source = torch.Generator().manual_seed(0)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
 for step in range(3):
     tokens = torch.randint(0, 32, (4,), generator=source)
-    features = torch.randn(64, 4, generator=source)
+    features = torch.randn(512, 4, generator=source)
     if step and what == "tokens":
         tokens = tokens.flip(0)
     if step and what == "features":
-        features = torch.randn(64, 4)
+        features = torch.randn(512, 4)
+    if step and what == "reordered":
+        features = features.flip(0)
     if what == "rounded":
         features = features.bfloat16().float()
     for _ in range(2 if step and what == "accumulated" else 1):
@@ -51,6 +53,8 @@ def path(shared_script):
         ("tokens", "tensors", "the sides were fed different batches from step 1 on: step1.model.input"),
         ("features", "tensors", "the sides were fed different batches from step 1 on: step1.call1.head.input"),
         ("features", "sketch", "the sides were fed different batches from step 1 on: step1.call1.head.input"),
+        ("reordered", "sketch", "the sides were fed different batches from step 1 on: step1.call1.head.input"),
+        ("rounded", "sketch", ""),
         ("seeded", "digest", "the script sets different seeds: 0 on the reference, 1 on the target"),
         (
             "overflow",
