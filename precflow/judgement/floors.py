@@ -12,8 +12,8 @@ rounding of zero moves by a whole step, up or down by chance. Which element of w
 every weight has at least the floor that the largest change of any weight in that step would give it, in one of its elements.
 
 And so are the calls of the next steps that read such a weight: each has at least the floor that one such element makes of its
-output, and hands it on through the forward and the backward pass, weakened where it is added to something larger. The gradient
-of a matrix is made of what came into its layer both ways.
+output, and hands it on through the forward and the backward pass: whole through products and norms and backward, weakened where
+it is added to something larger. The gradient of a matrix is made of what came into its layer both ways.
 
 The worst element is a lottery too. In trained models one element may be a hundred times as large as the others, and the whole
 error is how many units in the last place it moved. So its floor grows with the largest element.
@@ -42,7 +42,8 @@ _ROW, _LARGEST = METRICS[1:]
 _Numbers = Mapping[str, float]
 _Source = tuple[int, int, int, str]  # step, rank and order of a call, and the index of its output
 _Stepped = tuple[float, float, str, Sequence[int]]  # change of an element, size of the weight, disturbance, shape
-_Carried = tuple[dict[str, tuple[float, str]], float]  # what an output hands on, and its root mean square
+_Values = dict[str, tuple[float, str]]  # metric -> floor and disturbance
+_Carried = tuple[_Values, float]  # what an output hands on, and its root mean square
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
         reference: Dump of the reference.
         measured: Disturbance -> the measures of its dump against the reference's.
     """
-    found: dict[str, dict[str, tuple[float, str]]] = defaultdict(dict)
+    found: dict[str, _Values] = defaultdict(dict)
     peaks: dict[str, tuple[float, str, str]] = {}  # of the largest element, with element type and disturbance
     for noise, measures in measured.items():
         for measure in measures:
@@ -111,7 +112,7 @@ def find_floors_of_inputs(calls: Iterable[Call], floors: Mapping[str, Floor]) ->
 
 
 def _merge(record: str, floors: Sequence[Floor]) -> Floor | None:
-    merged: dict[str, tuple[float, str]] = {}
+    merged: _Values = {}
     for floor in floors:
         _keep_larger(merged, {name: (value, floor.noises.get(name, "inputs")) for name, value in floor.metrics.items()})
     return _make_floor(record, merged) if merged else None
@@ -130,23 +131,23 @@ def _list_values(measure: Measure) -> Iterable[tuple[str, float]]:
             yield name, math.inf if math.isnan(value) else value
 
 
-def _keep_larger(kept: dict[str, tuple[float, str]], others: Mapping[str, tuple[float, str]]) -> None:
+def _keep_larger(kept: _Values, others: Mapping[str, tuple[float, str]]) -> None:
     for name, other in others.items():
         if name not in kept or other[0] > kept[name][0]:
             kept[name] = other
 
 
-def _pool(calls: Iterable[Call], found: dict[str, dict[str, tuple[float, str]]]) -> None:
+def _pool(calls: Iterable[Call], found: dict[str, _Values]) -> None:
     """Raise the floors of small records to those of their inputs, in order of execution.
 
     An operator on lists, such as the ``_foreach_mul_`` that clips gradients, computes each output from the input of its number:
     a gradient that is zero but for rounding must not make those of all other parameters blind.
     """
-    leaving: dict[_Source, dict[str, tuple[float, str]]] = {}  # what each output hands on, movement included
-    small: dict[tuple[str, tuple[int, ...]], list[dict[str, tuple[float, str]]]] = defaultdict(list)
+    leaving: dict[_Source, _Values] = {}  # what each output hands on, movement included
+    small: dict[tuple[str, tuple[int, ...]], list[_Values]] = defaultdict(list)
     for call in calls:
-        arriving: dict[str, tuple[float, str]] = {}
-        each_arriving: dict[str, dict[str, tuple[float, str]]] = {}  # by the index of the input
+        arriving: _Values = {}
+        each_arriving: dict[str, _Values] = {}  # by the index of the input
         for record in call.inputs:
             if record.source is not None:
                 source = leaving.get((call.step, call.rank, *record.source), {})
@@ -169,7 +170,7 @@ def _pool(calls: Iterable[Call], found: dict[str, dict[str, tuple[float, str]]])
 
 
 def _share_steps(
-    calls: Iterable[Call], measured: Mapping[str, Sequence[Measure]], found: Mapping[str, dict[str, tuple[float, str]]]
+    calls: Iterable[Call], measured: Mapping[str, Sequence[Measure]], found: Mapping[str, _Values]
 ) -> dict[str, tuple[float, float, str]]:
     """Give every weight that an optimizer has changed the floor of one element that moves as far as any of the step has.
 
@@ -206,7 +207,7 @@ def _share_steps(
     return moved
 
 
-def _spread_element(largest: float, shape: Sequence[int], noise: str) -> dict[str, tuple[float, str]]:
+def _spread_element(largest: float, shape: Sequence[int], noise: str) -> _Values:
     """Return what one element makes of each metric: it is the whole error of its tensor, and of its row, the last axis.
 
     Args:
@@ -221,7 +222,7 @@ def _spread_element(largest: float, shape: Sequence[int], noise: str) -> dict[st
 def _raise_readers(
     calls: Iterable[Call],
     moved: Mapping[str, tuple[float, float, str]],
-    found: Mapping[str, dict[str, tuple[float, str]]],
+    found: Mapping[str, _Values],
 ) -> None:
     """Give calls of later steps that read a stepped weight at least the floor that one element of it makes of their output.
 
@@ -241,6 +242,9 @@ def _raise_readers(
             for record in call.outputs:
                 if record.text in moved:
                     stepped[call.rank, call.module][record.index] = (*moved[record.text], record.shape)
+                weight, _, is_state = record.index.partition(".")
+                if is_state:  # such as a running mean of the gradients
+                    _raise(record, passes[call.rank, call.step].gradients.get((call.module, weight), {}), found)
         elif stepped:
             read = [] if call.phase == GRADIENT else _find_read(call, stepped)
             _raise_outputs(call, read, passes[call.rank, call.step], found)
@@ -253,19 +257,28 @@ class _Pass:
     Attributes:
         leaving: Order of a call and index of its output -> what it handed on.
         same: Content of an output -> the same.
-        last: Shape of a gradient -> the same of the call that computed one of that shape last.
+        largest: Shape of a gradient -> the largest that a call handed on with one of that shape.
         given: Phase and module -> what arrived at its last call.
+        gradients: Module and weight -> what its gradient carries.
     """
 
     leaving: dict[tuple[int, str], _Carried] = field(default_factory=dict)
     same: dict[object, _Carried] = field(default_factory=dict)
-    last: dict[tuple[int, ...], _Carried] = field(default_factory=dict)
+    largest: dict[tuple[int, ...], _Carried] = field(default_factory=dict)
     given: dict[tuple[str, str], list[_Carried]] = field(default_factory=dict)
+    gradients: dict[tuple[str, str], _Values] = field(default_factory=dict)
+
+    def note(self, call: Call, record: Record, carried: _Carried) -> None:
+        """Remember what an output hands on."""
+        self.leaving[call.order, record.index] = self.same[_content(record)] = carried
+        if call.phase == BACKWARD:
+            shape = tuple(record.shape)
+            self.largest[shape] = max(self.largest.get(shape, carried), carried, key=_measure_carried)
+        elif call.phase == GRADIENT:
+            self.gradients[call.module, record.index] = carried[0]
 
 
-def _raise_outputs(
-    call: Call, read: Sequence[_Stepped], so_far: _Pass, found: Mapping[str, dict[str, tuple[float, str]]]
-) -> None:
+def _raise_outputs(call: Call, read: Sequence[_Stepped], so_far: _Pass, found: Mapping[str, _Values]) -> None:
     """Raise the floors of a call's outputs, and note what it hands on.
 
     Args:
@@ -276,34 +289,50 @@ def _raise_outputs(
     """
     sources = [record.source for record in call.inputs if record.source is not None]
     arriving = [so_far.leaving[source] for source in sources if source in so_far.leaving]
+    moves = max((size for _, size in arriving), default=0.0) if call.movement else 0.0
+    if call.phase == BACKWARD or _is_product(call):
+        arriving = [(values, math.inf) for values, _ in arriving]  # twice the input is twice the output: nothing is weakened
     if call.phase == BACKWARD:
         read = [weight for weight in read if len(weight[-1]) > 1]  # nothing goes back through a bias
         # A gradient that no call handed on is a sum of those of several, such as where a residual branch begins.
-        shapes = [tuple(record.shape) for record in call.inputs if record.source is None]
-        arriving += [so_far.last[shape] for shape in shapes if shape in so_far.last]
+        for record in (record for record in call.inputs if record.source is None and tuple(record.shape) in so_far.largest):
+            part = _carry_elements(_root_mean_square(record), [], [so_far.largest[tuple(record.shape)]])
+            arriving += [(part, math.inf)] if part else []
     if not call.operator:
         so_far.given[call.phase, call.module] = arriving
     for record in call.outputs:
         if math.prod(record.shape) < lines.FEW_ELEMENTS:  # a mean over many elements hardly notices one
             continue
-        size = _root_mean_square(record)
-        if call.phase == GRADIENT:  # a product of both, of other units than either
+        size = _root_mean_square(record) or moves  # movement has no statistics of its own, and changes none
+        if call.phase == GRADIENT:  # a product of both
             both = (BACKWARD, FORWARD) if len(record.shape) > 1 else (BACKWARD,)
             given = [so_far.given.get((phase, call.module), ()) for phase in both]
-            arriving = [(values, size) for each in given for values, _ in each]
-        if call.movement and not size:  # movement has no statistics of its own, and changes none
-            size = max((of_input for _, of_input in arriving), default=0.0)
+            arriving = [(values, math.inf) for each in given for values, _ in each]
         content = _content(record)  # a module returns what its last call did
         known = [so_far.same[content]] if content in so_far.same else []
         if raised := _carry_elements(size, read, [*arriving, *known]):
-            so_far.leaving[call.order, record.index] = so_far.same[content] = raised, size
-            if call.phase == BACKWARD:
-                so_far.last[tuple(record.shape)] = raised, size
-            own = found.get(record.text, {})
-            _keep_larger(own, {name: value for name, value in raised.items() if name in own})
+            so_far.note(call, record, (raised, size))
+            _raise(record, raised, found)
 
 
-def _carry_elements(size: float, read: Iterable[_Stepped], arriving: Iterable[_Carried]) -> dict[str, tuple[float, str]]:
+def _raise(record: Record, raised: _Values, found: Mapping[str, _Values]) -> None:
+    """Raise the floors of a record to what it carries, in the metrics that it has a floor in."""
+    own = found.get(record.text, {})
+    _keep_larger(own, {name: value for name, value in raised.items() if name in own})
+
+
+def _is_product(call: Call) -> bool:
+    """Tell whether a call multiplies what it is given, by a weight or its own norm, and so hands on relative errors."""
+    name = call.operator or call.class_name.lower()
+    return any(part in name for part in ("norm", "linear", "conv", "mul", "mm", "div"))
+
+
+def _measure_carried(carried: _Carried) -> float:
+    values, size = carried
+    return values[MAIN_METRIC][0] * size
+
+
+def _carry_elements(size: float, read: Iterable[_Stepped], arriving: Iterable[_Carried]) -> _Values:
     """Return what elements of the weights that a call reads, and of what its inputs were computed from, make of an output.
 
     Args:
@@ -311,7 +340,7 @@ def _carry_elements(size: float, read: Iterable[_Stepped], arriving: Iterable[_C
         read: The weights.
         arriving: What the inputs hand on, each with its size.
     """
-    raised: dict[str, tuple[float, str]] = {}
+    raised: _Values = {}
     for far, of_weight, noise, shape in read:
         if relative_to := of_weight if len(shape) > 1 else size:
             _keep_larger(raised, _spread_element(far / relative_to, shape, noise))
@@ -336,7 +365,7 @@ def _root_mean_square(record: Record) -> float:
     return math.sqrt(square / math.prod(record.shape)) if square else 0.0
 
 
-def _raise_largest(own: dict[str, tuple[float, str]], peak: float, dtype: str, noise: str) -> None:
+def _raise_largest(own: _Values, peak: float, dtype: str, noise: str) -> None:
     """Raise the floor of the worst element, which is a matter of luck.
 
     It is at least four times that of the norm: of errors that are spread like a normal distribution, one in 16 000 is beyond
