@@ -185,8 +185,8 @@ STAGE = Stage(
     needs=("environment.reference", "dump.reference"),
     declare=_declare,
     make=_make,
-    # 2: disturbed runs are given the choices of a plain one. 3: weights of a step share the largest change. 4: with its readers.
-    # 5: with what goes back through it
+    # 2: disturbed runs are given the choices of a plain one. 3: weights of a step share the largest change. 4: and its readers.
+    # 5: and what goes back through it
     version=5,
     locate=_locate,
     side="reference",
