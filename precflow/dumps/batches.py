@@ -11,8 +11,10 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from precflow import keys
 from precflow.agent.contract import FORWARD
@@ -85,23 +87,13 @@ def _are_alike(reference: Dump, one: Record, target: Dump, two: Record) -> bool:
 
     The samples of a batch in another order have the same moments, and another sketch.
     """
-    if one.stored and two.stored and not (one.part or two.part):
-        try:
-            values, others = (
-                np.asarray(dump.tensor(record), dtype=np.float64) for dump, record in ((reference, one), (target, two))
-            )
-        except DumpError:
-            return False  # it cannot be read, so nothing is known of it
-        norm = float(np.linalg.norm(values))
-        return bool(np.linalg.norm(others - values) <= LARGEST_ROUNDING * norm)
     try:
-        sketches = reference.sketch(one), target.sketch(two)
+        kept = _load(reference, one, target, two)
     except DumpError:
-        return False
-    if sketches[0] is not None and sketches[1] is not None and sketches[0].shape == sketches[1].shape:
-        sketch, other = (np.asarray(each, dtype=np.float64) for each in sketches)
-        # A sketch is linear, and its norm that of the tensor but for some percent.
-        return bool(np.linalg.norm(other - sketch) <= LARGEST_ROUNDING * np.linalg.norm(sketch))
+        return False  # it cannot be read, so nothing is known of it
+    if kept is not None:
+        values, others = (np.asarray(each, dtype=np.float64) for each in kept)
+        return bool(np.linalg.norm(others - values) <= LARGEST_ROUNDING * np.linalg.norm(values))
     facts, others_facts = one.statistics, two.statistics
     if facts is None or others_facts is None:
         return False
@@ -115,3 +107,11 @@ def _are_alike(reference: Dump, one: Record, target: Dump, two: Record) -> bool:
         and abs(total_too - total) <= _MOMENTS * scale * math.sqrt(count)
         and max(abs(low_too - low), abs(high_too - high)) <= LARGEST_ROUNDING * max(abs(low), abs(high))
     )
+
+
+def _load(reference: Dump, one: Record, target: Dump, two: Record) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    """Return both tensors, or both sketches, which are linear and have the norms of the tensors but for some percent."""
+    if one.stored and two.stored and not (one.part or two.part):
+        return reference.tensor(one), target.tensor(two)
+    here, there = reference.sketch(one), target.sketch(two)
+    return None if here is None or there is None or here.shape != there.shape else (here, there)
