@@ -8,7 +8,8 @@ and nothing about calls that compute rightly and should not have been made like 
 1. Every call that introduces an error is a suspect, in order of the graph, whether its record fails or not.
 2. A call that was made differently on the two sides (argument, source of an input) is one too.
 3. A suspect by first divergence that was evaluated and is clean is cleared: its error arrived with its inputs, or was there
-   between the calls. It stays only if nothing else explains the difference.
+   between the calls. It stays only if nothing else explains the difference, or if the sides gave it different data, such as
+   labels: that is the explanation then.
 4. A suspect by first divergence that could not be evaluated stays, unless a suspect of 1 or 2 leads to it. A fault in the
    forward leads to everything in the backward pass, the gradients and the optimizer of its step and of later ones: they are
    computed from what the forward left, through the loss. (Level ``operator`` records what the backward pass runs, so that its
@@ -90,8 +91,10 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     # A call that was made differently explains a difference only where there is one: both sides may spell a default.
     failing = [one for one in different if any(_fails(record, statuses) for record in one.pair.reference.outputs)]
     reasons = [suspect for one in failing if (suspect := _suspect_difference(one, by_call, statuses)).record not in suspected]
-    explained = sorted((*named, *reasons), key=lambda suspect: suspect.order)
     cleared = _find_cleared(found, by_call, calls)
+    # A call that computes rightly what it was given is not wrong, but other labels than the reference's explain what follows.
+    given = [_add_innocence(one) for one in region.suspects if one.outside and one.record in cleared - suspected]
+    explained = sorted((*named, *reasons, *given), key=lambda suspect: suspect.order)
     if found and not explained and _is_drift(region.suspects, judged, verdict, guessed, cleared):
         return _leave_undecided(region, judged, verdict, cleared)
     kept = _keep(region.suspects, explained, cleared, nodes)
@@ -232,6 +235,10 @@ def _suspect_difference(
     return Suspect.of(call, record.text, statuses[record.text].ratio, why)
 
 
+def _add_innocence(suspect: Suspect) -> Suspect:
+    return replace(suspect, why=f"{suspect.why}; but at its own inputs it computes rightly")
+
+
 def _fails(record: Record, statuses: Mapping[str, Judged]) -> bool:
     judged = statuses.get(record.text)
     return judged is not None and judged.status in MISALIGNED_STATUSES
@@ -245,11 +252,7 @@ def _keep(
     named = {suspect.record for suspect in explained}
     if not named:
         # Cleared operators explain nothing, but something failed: better to show where than to show nothing.
-        innocent = [
-            replace(suspect, why=f"{suspect.why}; but at its own inputs it computes rightly")
-            for suspect in suspects
-            if suspect.record in cleared
-        ]
+        innocent = [_add_innocence(suspect) for suspect in suspects if suspect.record in cleared]
         return (*open_ones, *innocent)
     owners = {record.text: node for node in nodes.values() for record in node.call.outputs}
     start = [owners[record] for record in named if record in owners]

@@ -16,6 +16,7 @@ from precflow.comparison.measure import Measure
 from precflow.diagnosis.interval import OwnInputs
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, list_read_inputs
 from precflow.diagnosis.unrecorded import Outputs, TensorChange, UnrecordedInputs, find_change, index_outputs
+from precflow.dumps.dtypes import is_floating
 from precflow.dumps.records import Call, Record
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
@@ -120,6 +121,24 @@ class Tracer:
         other = self._target.get(record.identity)
         known = bool(record.content or record.weight)
         return known and other is not None and not _differs(record, other)
+
+    def find_other_data(self, node: CallNode) -> str:
+        """Return the input of a forward call, such as ``input 1``, whose whole numbers the sides were given differently.
+
+        No recorded call made it: it comes from the script, as labels do. A floating one may have been computed there, by a cast
+        say, and differ by rounding. ``""`` if there is none.
+        """
+        for edge in node.edges:
+            if (
+                edge.source is None
+                and not edge.record.weight
+                and node.call.phase == FORWARD
+                and not is_floating(edge.record.dtype)
+            ):
+                other = self._target.get(edge.record.identity)
+                if other is not None and other.content and edge.record.content and other.content != edge.record.content:
+                    return f"input {edge.record.index}"
+        return ""
 
     def find_change(self, node: CallNode) -> TensorChange | None:
         """Return a tensor of a call that changed, on either side, after the call that made it had returned it.

@@ -186,7 +186,12 @@ class _SuspectSearch:
             changed = self.tracer.find_change(node)
             why = _explain(node, status, arriving, self.tracer, changed)
             text = changed.text if changed else ""
-            suspect = replace(Suspect.of(node.call, status.record, status.ratio, why), inputs_use=arriving.use, changed=text)
+            suspect = replace(
+                Suspect.of(node.call, status.record, status.ratio, why),
+                inputs_use=arriving.use,
+                changed=text,
+                outside=self.tracer.find_other_data(node),
+            )
             part[node.key] = suspect if changed else self._add_interval(node, suspect)
 
     def _add_interval(self, node: CallNode, suspect: Suspect) -> Suspect:

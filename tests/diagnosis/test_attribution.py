@@ -143,6 +143,19 @@ def test_where_nothing_explains_the_difference_the_first_divergence_is_shown_wit
     assert "at its own inputs it computes rightly" in attribution.region.suspects[0].why
 
 
+def test_other_labels_are_named_though_the_loss_computes_rightly_and_explain_the_backward(hand_made, conclude):
+    reference, target = hand_made(), hand_made()
+    for dump, labels in ((reference, "one"), (target, "two")):
+        stream = dump.operator("a", "linear", {"content": "x"})
+        dump.operator("loss", "cross_entropy", stream, {"content": labels, "dtype": "int64"})
+        dump.module("a", {"content": "x"})
+        dump.module("a", {"content": "g", "shape": (7, 7)}, phase="backward")
+    backward = reference.made[-1].name
+    attribution = conclude(reference, {"loss / cross_entropy": "fail", backward: "fail"}, set(), target=target)
+    assert names(attribution) == ["loss / cross_entropy"]
+    assert attribution.region.suspects[0].outside == "input 1"
+
+
 def test_an_accepted_operator_is_not_blamed_and_a_fault_behind_it_is(hand_made, conclude):
     dump = chain(hand_made(), "a", "b", "c")
     attribution = conclude(dump, {"a / linear": "accepted", "c / linear": "fail"}, {"a / linear", "c / linear"})

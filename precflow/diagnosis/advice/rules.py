@@ -83,7 +83,12 @@ def advise(evidence: Mapping[str, Any], rules: Sequence[AdviceRule]) -> list[Fin
 
 def _begins(evidence: Mapping[str, Any]) -> bool:
     """Tell whether the error surely begins at a suspect: by equal inputs, by float64 at its own, or by the call itself."""
-    return bool(evidence.get("inputs_equal") or evidence.get("introduced_fault") or evidence.get("wired_differently"))
+    return bool(
+        evidence.get("inputs_equal")
+        or evidence.get("introduced_fault")
+        or evidence.get("wired_differently")
+        or evidence.get("given_differently")
+    )
 
 
 def _find_standing(evidence: Mapping[str, Any], *, some_begin: bool) -> int:

@@ -297,6 +297,10 @@ _SUSPECT = {
         "changed in between",
         "A tensor of the call that changed after another call had returned it, with that call and its source line.",
     ),
+    "given_differently": EvidenceName(
+        "given differently",
+        "An input of whole numbers that no recorded call made and that differs between the sides.",
+    ),
     "after": EvidenceName(
         "the last that agree", "Calls whose records agree, if the error starts between them and the suspect."
     ),

@@ -101,6 +101,7 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
         "input_shapes_equal": observed.input_shapes_equal,
         "shape_follows_values": operator in _VALUE_SHAPED,
         "changed": suspect.changed or None,
+        "given_differently": suspect.outside or None,
         "after": list(suspect.after) or None,
         "between_reference": list(suspect.between_reference) or None,
         "between_target": list(suspect.between_target) or None,
