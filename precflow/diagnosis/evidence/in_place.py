@@ -35,6 +35,7 @@ from precflow.dumps.dtypes import FLOATS, Array, float_facts, name_of
 
 _EPSILONS = {"layer_norm": ("4", "1e-05"), "rms_norm": ("3", "None"), "group_norm": ("4", "1e-05")}  # position and default
 _LARGEST_EPSILON = 1e-2  # a larger constant that is added is no epsilon of a norm that is written out
+_WIDE = 4  # bytes of float32
 _ENOUGH = 4  # sums with a constant: one of them fits any
 _ZERO = 0.95  # share of the error that zeros in place of values have to make
 _OWN = 2.0**-5  # relative error of the reference above which the expected output is that of another operator
@@ -54,17 +55,18 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
     if whole is None or expected is None:
         known = [pair.target for pair in observed.inputs]
         return _describe_places(observed, *_as_arrays(observed, output), known if observed.inputs_equal else None)
-    target = widen(whole[1].output)
+    target, output_type = widen(whole[1].output), whole[1].output.dtype
+    digits = float_facts(name_of(output_type)).digits
+    narrow = output_type if output_type.itemsize < _WIDE else None
     usable = np.isfinite(expected) & np.isfinite(target)
     call, inputs = observed.reference, widen_inputs(whole[1].inputs)
     evidence: dict[str, Any] = {"in_place": True}
     if usable.all():
         scale = error_shape.fit_scale(expected, target)
         own = error_shape.measure_relative_error(expected, target)
-        digits = float_facts(name_of(whole[1].output.dtype)).digits if name_of(whole[1].output.dtype) in FLOATS else None
         evidence |= {
             "own_error": own,
-            "own_error_units": own * 2.0**digits if own is not None and digits else None,
+            "own_error_units": own * 2.0**digits if own is not None else None,
             "scale_slope": scale.slope if scale else None,
             "scale_share": scale.share if scale else None,
             "error_cosine": error_shape.measure_error_cosine(expected, target),
@@ -72,18 +74,19 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
     if operator_families.find_family(call.operator) == "matmul":
         fitted = operands.fit_operand_bits(call.operator, call.arguments, inputs, target)
         evidence |= {} if fitted is None else {"operand_bits": fitted.bits, "operand_share": fitted.share}
-        if name_of(whole[1].output.dtype) == "float32" and not operands.find_sum_type(call.operator, inputs, expected):
-            evidence["sum_type"] = operands.find_sum_type(call.operator, inputs, target)
+        if not operands.find_sum_type(call.operator, inputs, expected, output_type):
+            evidence["sum_type"] = operands.find_sum_type(call.operator, inputs, target, output_type)
     evidence |= _fit_epsilon(observed, inputs, expected, target) if usable.all() else {}
     if operator_families.find_family(call.operator) == "activation" and "0" in inputs and inputs["0"].shape == target.shape:
         evidence["curve_share"] = error_shape.measure_curve_share(inputs["0"], target - expected)
-    variant = variants.fit_variant(call.operator, call.arguments, inputs, target)
+    variant = variants.fit_variant(call.operator, call.arguments, inputs, target, narrow)
     if variant is not None:
         evidence |= {"variant": variant.name, "variant_share": variant.share, "variant_detail": variant.detail}
-    unchanged = (places.describe_unchanged(expected, target, given) for given in inputs.values() if given.dtype.kind == "f")
+    right = [expected, *([variants.round_to(expected, narrow)] if narrow else [])]  # rounding hides small differences
+    given = [value for value in inputs.values() if value.dtype.kind == "f"]
+    unchanged = (places.describe_unchanged(one, target, value) for one in right for value in given)
     evidence["unchanged"] = next(filter(None, unchanged), "")
-    known = [value for value in inputs.values() if value.dtype.kind == "f"]
-    evidence |= _describe_places(observed, expected, target, known)
+    evidence |= _describe_places(observed, expected, target, given)
     return {name: value for name, value in evidence.items() if value is not None}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -23,8 +24,9 @@ _BIAS = frozenset({"2", "bias"})
 _ADDENDS = dict.fromkeys(("addmm", "baddbmm"), frozenset({"0", "input"}))
 _NARROW = (("bfloat16", np.dtype(ml_dtypes.bfloat16)), ("float16", np.dtype(np.float16)))
 _ENOUGH = 64  # sums that a narrow type holds; fewer it may hold by chance
-_ONE_ROUNDING = 2.0**-23  # of float32, on a chip that rounds towards zero
-_TOLD = 2.0**-14  # of a sum: the steps of float16 are 2^-10 of it
+# By type of the result: one rounding of it (of float32 on a chip that rounds towards zero), the types of sums that can be told
+# in it, and the share of a sum that this rounding may be: the steps of float16 are 2^-10 of it, those of bfloat16 2^-7.
+_SUMS = {"float32": (2.0**-23, _NARROW, 2.0**-14), "float16": (2.0**-11, _NARROW[:1], 2.0**-10)}
 _FITS = 0.8  # share of the error that rounded operands have to explain; other errors reach 0.1
 
 
@@ -81,18 +83,21 @@ def fit_operand_bits(operator: str, arguments: Mapping[str, str], inputs: Inputs
     return OperandFit(best if share > _FITS else 0, share)
 
 
-def find_sum_type(operator: str, inputs: Inputs, target: Floats) -> str:
+def find_sum_type(operator: str, inputs: Inputs, target: Floats, dtype: np.dtype[Any]) -> str:
     """Return the 16-bit type that holds the target's sums of products before a bias was added; ``""`` for none.
 
-    An accumulator of 16 bits leaves sums of 16 bits. A bias that is added in float32 hides that from the result itself.
+    An accumulator of 16 bits leaves sums of 16 bits. A bias that is added in float32 hides that from the result itself. In
+    float16 sums of bfloat16 can be told, whose steps are eight times as wide.
 
     Args:
         operator: Canonical name of a product with something added.
         inputs: What the target multiplied and added.
-        target: The target's output, of float32.
+        target: The target's output.
+        dtype: Its type; of one without room between its own steps and those of narrower sums, nothing is known.
     """
     name = next(iter(_ADDENDS.get(operator, _BIAS) & inputs.keys()), None)
-    if name is None or not inputs[name].any():
+    known = _SUMS.get(dtype.name)
+    if name is None or known is None or not inputs[name].any():
         return ""
     addend = inputs[name].astype(np.float64)
     if operator.startswith("conv"):
@@ -104,12 +109,13 @@ def find_sum_type(operator: str, inputs: Inputs, target: Floats) -> str:
     finite = np.isfinite(sums)
     if np.count_nonzero(finite) < _ENOUGH or sums.shape != target.shape:
         return ""
-    room = _ONE_ROUNDING * np.abs(target[finite])
+    rounding, types, told_from = known
+    room = rounding * np.abs(target[finite])
     with np.errstate(over="ignore"):
-        for type_name, dtype in _NARROW:
-            held = np.abs(sums[finite].astype(dtype).astype(np.float64) - sums[finite]) <= room
+        for type_name, narrow in types:
+            held = np.abs(sums[finite].astype(narrow).astype(np.float64) - sums[finite]) <= room
             # Where sums are small next to the bias, the room is as wide as the steps of the type.
-            told = room < _TOLD * np.abs(sums[finite])
+            told = room < told_from * np.abs(sums[finite])
             if np.count_nonzero(told) >= _ENOUGH and held[told].all():
                 return type_name
     return ""

@@ -175,8 +175,11 @@ def _compare_statistics(one: Record, other: Record | None) -> dict[str, Any]:
 def _find_narrow_type(observed: ObservedCall, output: TensorPair) -> str:
     """Return the narrower type that holds the target's values, ``""`` if the reference's values fit into it too."""
     _, other = observed.records
-    if other is None or other.dtype not in _WIDE:  # a narrow tensor holds narrow values anyway
+    if other is None or other.dtype not in (*_WIDE, "float16"):  # a narrow tensor holds narrow values anyway
         return ""
+    if other.dtype == "float16":  # values of bfloat16 have three bits less
+        own, others = (error_shape.find_narrow_type(side) for side in (output.target, output.reference))
+        return own if own == "bfloat16" != others else ""
     if output.target.size == 1 and np.isfinite([output.reference, output.target]).all():
         return error_shape.find_narrow_number(output.reference.item(), output.target.item())
     narrow = error_shape.find_narrow_type(output.target)

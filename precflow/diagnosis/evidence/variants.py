@@ -9,10 +9,12 @@ the same inputs::
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +26,7 @@ from precflow.dumps.dtypes import Array
 _FITS = 0.9  # share of the error that a variant has to explain
 _FITS_WELL = 0.97  # from here on a variant fits, even if what it leaves is more than rounding
 _ROUNDING = 2.0**-7  # what one leaves that fits less well, relative to itself: a few roundings of bfloat16
+_SEVERAL = 16  # wrong elements; a variant may be right about fewer by chance, where only rounding differs
 _FEW = 8  # elements of an output up to which one of many variants is near it by chance
 _NEAR = 2.0**-17  # relative distance at which such an output is that of the variant
 _MOST_TERMS = 64  # of a sum that are left out at its end
@@ -55,14 +58,20 @@ class VariantFit:
     detail: str = ""
 
 
-def fit_variant(operator: str, arguments: Mapping[str, str], inputs: Inputs, target: Array) -> VariantFit | None:
+def fit_variant(
+    operator: str, arguments: Mapping[str, str], inputs: Inputs, target: Array, dtype: np.dtype[Any] | None = None
+) -> VariantFit | None:
     """Find the variant of an operator that gives the target's output; ``None`` if there are none, or nothing differs.
+
+    In 16 bits, rounding the result is often a larger error than computing it in another form. It is the same in both forms, so
+    there they are compared as rounded too: what is left is not explained.
 
     Args:
         operator: Canonical name.
         arguments: The reference's arguments that are not tensors.
         inputs: What the target was given, floating point as float64.
         target: What it returned, as float64.
+        dtype: Type of 16 bits that the target rounded to; ``None`` for a wider one.
     """
     exact = compute_expected(operator, arguments, inputs)
     if exact is None or exact.shape != target.shape:
@@ -78,17 +87,32 @@ def fit_variant(operator: str, arguments: Mapping[str, str], inputs: Inputs, tar
     for name, variant in itertools.chain(own(call) if own else (), shifted, _round_inputs(operator, arguments, inputs)):
         if variant is None or variant.shape != target.shape:
             continue
-        rest, size = float(np.sum((target - variant)[usable] ** 2)), float(np.sum(variant[usable] ** 2))
-        share = 1.0 - rest / energy
-        # Next to values that are nearly zero, any error is explained by zeros.
-        if share > _FITS and rest > ((1.0 - _FITS) if share > _FITS_WELL else _ROUNDING**2) * size:
-            continue
         if target.size <= _FEW and not np.allclose(variant, target, rtol=_NEAR, atol=0.0):
             continue
+        share = _measure_share(target[usable], exact[usable], variant[usable])
+        if dtype is not None:
+            share = max(share, _measure_share(target[usable], *(round_to(one[usable], dtype) for one in (exact, variant))))
         if share > best.share:
             kind, _, detail = name.partition(": ")
             best = VariantFit(kind, share, detail)
     return best if best.share > _FITS else VariantFit("", best.share)
+
+
+def _measure_share(target: Array, exact: Array, variant: Array) -> float:
+    """Return which share of the error's energy a variant explains; 0 if so few elements are wrong that it may be by chance."""
+    energy, rest = float(np.sum((target - exact) ** 2)), float(np.sum((target - variant) ** 2))
+    if energy == 0.0 or np.count_nonzero(target != exact) < min(_SEVERAL, target.size):
+        return 0.0
+    share = 1.0 - rest / energy
+    # Next to values that are nearly zero, any error is explained by zeros.
+    most = ((1.0 - _FITS) if share > _FITS_WELL else _ROUNDING**2) * float(np.sum(variant**2))
+    return share if share <= _FITS or rest <= most else 0.0
+
+
+def round_to(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Return values of a narrower type as float64."""
+    with np.errstate(over="ignore"):
+        return values.astype(dtype).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -280,7 +304,11 @@ def _counts_up(values: Array) -> bool:
 
 def _vary_pointwise(call: _TargetCall) -> Variants:
     for position, name in enumerate(("only_first", "only_second")):
-        value = call.tensor(position, "other" if position else "input")
+        argument = "other" if position else "input"
+        value = call.tensor(position, argument)
+        if value is None:
+            with contextlib.suppress(ValueError):  # neither a tensor nor a number
+                value = np.asarray(float(call.text(position, argument, "")))
         if value is not None:
             yield name, np.broadcast_to(value, np.broadcast_shapes(value.shape, call.exact.shape))
 

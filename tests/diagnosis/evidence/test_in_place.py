@@ -97,6 +97,16 @@ def test_a_loss_that_is_one_number_is_explained(about):
     assert found["own_error"] < 2.0**-8
 
 
+def test_a_part_that_is_left_alone_shows_behind_the_rounding_of_16_bits(about):
+    """The dimensions that turn slowest are multiplied by nearly one."""
+    cosine = torch.linspace(0.0, 0.1, 64).cos()
+    found = about(
+        "mul", torch.mul, lambda x, y: torch.cat([(x * y)[:, :-8], x[:, -8:]], 1), X, cosine, dtype=ml_dtypes.bfloat16
+    )
+    assert found["unchanged"] == "the last 8 of 64 along axis 1"
+    assert about("mul", torch.mul, torch.mul, X, cosine, dtype=ml_dtypes.bfloat16)["unchanged"] == ""
+
+
 def test_an_operator_of_another_kind_with_that_name_is_left_alone(about):
     found = about("linear", lambda x, w: (x @ w.T) ** 2, product, X, W)
     assert "own_error" not in found

@@ -34,19 +34,29 @@ def test_sums_in_16_bits_show_behind_a_bias_in_float32(dtype, name):
             added = X[:, start : start + block] @ W[:, start : start + block].T
             total = (total.astype(np.float32) + added).astype(dtype)
         target = (total.astype(np.float32) + BIAS).astype(np.float64)
-        assert find_sum_type("linear", INPUTS, target) == name
-        assert find_sum_type("addmm", {"0": BIAS, "1": X, "2": W.T}, target) == name
+        assert find_sum_type("linear", INPUTS, target, np.dtype("float32")) == name
+        assert find_sum_type("addmm", {"0": BIAS, "1": X, "2": W.T}, target, np.dtype("float32")) == name
+
+
+def test_sums_in_bfloat16_show_in_float16():
+    total = (X @ W.T).astype(ml_dtypes.bfloat16).astype(np.float32)
+    for sums, name in ((total, "bfloat16"), (X @ W.T, "")):
+        target = (sums + BIAS).astype(np.float16).astype(np.float64)
+        assert find_sum_type("linear", INPUTS, target, np.dtype("float16")) == name
+        assert find_sum_type("linear", INPUTS, target, np.dtype(ml_dtypes.bfloat16)) == ""
 
 
 def test_sums_in_float32_and_what_is_no_sum_with_a_bias_have_no_such_type():
-    assert find_sum_type("linear", INPUTS, on_another_chip(X, W)) == ""
+    assert find_sum_type("linear", INPUTS, on_another_chip(X, W), np.dtype("float32")) == ""
     shortened = (round_significand(one.astype(float), 7).astype(np.float32) for one in (X, W))
-    assert find_sum_type("linear", INPUTS, on_another_chip(*shortened)) == ""
-    assert find_sum_type("linear", {"0": X, "1": W}, on_another_chip(X, W)) == ""
-    assert find_sum_type("conv2d", {"0": X, "1": W, "2": BIAS[:5]}, on_another_chip(X, W)[None, None]) == ""
+    assert find_sum_type("linear", INPUTS, on_another_chip(*shortened), np.dtype("float32")) == ""
+    assert find_sum_type("linear", {"0": X, "1": W}, on_another_chip(X, W), np.dtype("float32")) == ""
+    assert (
+        find_sum_type("conv2d", {"0": X, "1": W, "2": BIAS[:5]}, on_another_chip(X, W)[None, None], np.dtype("float32")) == ""
+    )
     # Next to a bias that is millions of times as large, nothing is left of the sums.
     large = (on_another_chip(X, W) + 1e7).astype(np.float32).astype(float)
-    assert find_sum_type("linear", {**INPUTS, "2": BIAS + np.float32(1e7)}, large) == ""
+    assert find_sum_type("linear", {**INPUTS, "2": BIAS + np.float32(1e7)}, large, np.dtype("float32")) == ""
 
 
 @pytest.mark.parametrize("bits", [11, 10, 7])

@@ -1,5 +1,6 @@
 """Evidence about one suspect: what is there by family, and what is left out where it cannot be had."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,9 +19,9 @@ VALUES = np.random.default_rng(5).standard_normal((64, 64)).astype(np.float32)
 def about(hand_made):
     """Evidence about one operator, whose target gives ``wrong``."""
 
-    def of(operator, wrong, *, inputs_use=0.0, changed="", **options):
+    def of(operator, wrong, *, right=VALUES, inputs_use=0.0, changed="", **options):
         sides = []
-        for value in (VALUES, wrong):
+        for value in (right, wrong):
             dump = hand_made()
             before = dump.operator("a", "add", value=VALUES * 2)
             dump.operator("b", operator, before, value=value, **options)
@@ -112,6 +113,13 @@ def test_a_narrow_type_counts_only_where_the_reference_is_wider(about):
     assert about("softmax", halves)["narrow_type"] == "float16"
     assert about("softmax", VALUES * 2)["narrow_type"] == ""
     assert about("softmax", halves.astype(np.float16))["narrow_type"] == ""
+
+
+def test_values_of_bfloat16_are_narrow_in_float16(about):
+    coarse = VALUES.astype(np.float16).astype(ml_dtypes.bfloat16).astype(np.float16)
+    assert about("mul", coarse)["narrow_type"] == "bfloat16"
+    assert about("mul", VALUES.astype(np.float16))["narrow_type"] == ""
+    assert about("mul", coarse, right=coarse)["narrow_type"] == ""
 
 
 @pytest.fixture
