@@ -111,7 +111,7 @@ def describe_unchanged(expected: Floats, target: Floats, given: Floats) -> str:
         unchanged = np.broadcast_to(given, target.shape) == target
     except ValueError:  # an input of another shape
         return ""
-    if float(np.sum(energy[unchanged])) < _NEARLY_ALL * float(np.sum(energy)):
+    if not energy.any() or float(np.sum(energy[unchanged])) < _NEARLY_ALL * float(np.sum(energy)):
         return ""
     for axis in reversed(range(target.ndim)):
         others = tuple(other for other in range(target.ndim) if other != axis)
