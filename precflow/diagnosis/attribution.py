@@ -25,11 +25,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from precflow.agent.contract import BACKWARD, FORWARD, OPTIMIZER, parse_identity
+from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OPTIMIZER, parse_identity
 from precflow.diagnosis.calls_differ import DifferentCall
 from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError, find_classes, group_by_call
+from precflow.diagnosis.linear_gradients import is_product
 from precflow.diagnosis.nodes import CallKey, CallNode
 from precflow.dumps.records import Call, Record
 from precflow.judgement import lines
@@ -85,6 +86,7 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     by_call = group_by_call(found)
     calls = {pair.name: pair.reference for pair in pairs}
     wrong = {name: one for name, one in by_call.items() if one.is_fault and not _is_accepted(calls[name], statuses)}
+    wrong = _without_own_backwards(wrong, calls)
     classes = find_classes({name: _kind_of(calls[name]) for name in by_call}, wrong)
     named = [_suspect_error(calls[name], one, classes, statuses) for name, one in wrong.items()]
     suspected = {suspect.record for suspect in named}
@@ -114,6 +116,24 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
         judged=final,
         verdict=_correct_verdict(verdict, final, named),
     )
+
+
+def _without_own_backwards(
+    wrong: Mapping[str, IntroducedError], calls: Mapping[str, Call]
+) -> dict[str, IntroducedError]:
+    """Return the wrong calls without gradients of modules that are wrong in the forward already.
+
+    A module that computes another function has the gradients of that one. The products of a Linear layer do not hang on what
+    it computed.
+    """
+    forward = {(call.module, call.step, call.rank) for name in wrong if (call := calls[name]).phase == FORWARD}
+
+    def is_own(call: Call) -> bool:
+        """Tell whether a gradient follows from a wrong function of its module."""
+        is_gradient = call.phase in {BACKWARD, GRADIENT} and not call.operator and not is_product(call)
+        return is_gradient and (call.module, call.step, call.rank) in forward
+
+    return {name: one for name, one in wrong.items() if not is_own(calls[name])}
 
 
 def _kind_of(call: Call) -> str:

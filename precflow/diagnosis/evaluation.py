@@ -6,6 +6,7 @@ each line tells it the file and the bytes of every tensor.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 from precflow.agent.contract import API, BACKWARD, FORWARD, GRADIENT, MODULE, OPERATOR, OPTIMIZER, module_text
 from precflow.comparison.fused.value_classes import widen
 from precflow.diagnosis.evidence.expected import compute_expected
+from precflow.diagnosis.function_gradients import FunctionGradients
 from precflow.diagnosis.introduced import Evaluated
 from precflow.diagnosis.linear_gradients import find_operands, is_product, write_equation
 from precflow.diagnosis.localize import DumpWithCalls
@@ -170,10 +172,23 @@ def write_calls(
     # Who wants some calls alone runs them again on a target, where the formula of a gradient is not the call that ran.
     by_modules = levels.get(BACKWARD) == MODULE and only is None
     sides = [_group_by_module(dump.calls()) if by_modules else {} for dump in (reference, target)]
+    functions = (
+        [FunctionGradients(dump.calls(), name_call, functools.partial(_locate, dump)) for dump in (reference, target)]
+        if by_modules and levels.get(FORWARD) == API
+        else []
+    )
     written: list[PairedCall] = []
     left_out, not_whole, room = 0, 0, largest
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for pair in pairs:
+            if functions and pair.reference.phase == BACKWARD and not pair.reference.operator:
+                described = _describe_gradients(pair, functions)
+                size = 0 if described is None else _count_bytes(described)
+                left_out += size > room
+                if described is not None and size <= room:
+                    room -= size
+                    file.write(json.dumps(described, ensure_ascii=False) + "\n")
+                    written.append(pair)
             multiplied = by_modules and is_product(pair.reference)
             if not multiplied and (levels.get(pair.reference.phase) != pair.reference.level or not pair.reference.outputs):
                 continue
@@ -183,7 +198,7 @@ def write_calls(
             if line is None:
                 not_whole += 1
                 continue
-            size = sum(one["bytes"] for side in line["sides"].values() for one in (*side["inputs"], *side["outputs"]))
+            size = _count_bytes(line)
             if size > room:  # smaller ones that come later may still fit
                 left_out += 1
                 continue
@@ -191,6 +206,35 @@ def write_calls(
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             written.append(pair)
     return WrittenCalls(written, left_out, not_whole)
+
+
+def _count_bytes(line: Mapping[str, Any]) -> int:
+    return sum(one["bytes"] for side in line["sides"].values() for one in (*side["inputs"], *side["outputs"]))
+
+
+def _locate(dump: Located, record: Record) -> Mapping[str, Any] | None:
+    return next(locate_all(dump, [record], moved=False))
+
+
+def _describe_gradients(pair: PairedCall, functions: Sequence[FunctionGradients]) -> Mapping[str, Any] | None:
+    """Return the line of a module's gradients; ``None`` where nothing gives them, or the sides called other functions."""
+    described = [side.describe(call) for side, call in zip(functions, (pair.reference, pair.target), strict=True)]
+    reference, target = described
+    if reference is None or target is None or reference.shape != target.shape:
+        return None
+    return {
+        "call": pair.name,
+        "level": pair.reference.level,
+        "operator": "",
+        "class": pair.reference.class_name,
+        "phase": BACKWARD,
+        "arguments": {},
+        "gradients": reference.graph,
+        "sides": {
+            name: {"inputs": [{**one, "index": key} for key, one in side.inputs.items()], "outputs": side.outputs}
+            for name, side in (("reference", reference), ("target", target))
+        },
+    }
 
 
 def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Mapping[str, Any] | None:
@@ -262,7 +306,8 @@ def name_outputs(evaluated: Iterable[Evaluated], pairs: Iterable[PairedCall]) ->
     named = {
         pair.name: pair.reference.outputs[0].index
         for pair in pairs
-        if is_product(pair.reference) or (pair.reference.level == MODULE and pair.reference.class_name in _ACTIVATIONS)
+        if is_product(pair.reference)
+        or (pair.reference.class_name in _ACTIVATIONS and (pair.reference.level, pair.reference.phase) == (MODULE, FORWARD))
     }
     return [
         replace(one, index=named.get(one.call, one.index))

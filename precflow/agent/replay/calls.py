@@ -10,6 +10,15 @@ One line is one call. ``sides`` holds the tensors of each side, ``arguments`` wh
 ``begin`` counts from the start of the file, not from the end of its index. ``file`` is null if the dump lacks the tensor. A key
 ``content`` holds the content id: what movement made of a tensor need not be stored then. It is moved again, and the ids are
 compared.
+
+A line with a key ``gradients`` is the backward of a module, by the functions that it called (:class:`GradientGraph`)::
+
+    {"functions": [{"level": "api", "operator": "gelu", "class": "MLP", "arguments": {}, "is_whole": true,
+                    "inputs": {"0": [KEY, "float32", [2, 4]]}, "outputs": {"0": [KEY, "float32", [2, 4]]}}, ...],
+     "total": {KEY: NAME}, "parts": {KEY: [NAME, ...]}, "results": [{"index": "0", "of": KEY, "call": "...", "named": "0"}]}
+
+A ``KEY`` names a tensor of the forward; its values are the input of that index, if it has any. A ``NAME`` is the index of an
+input that is a gradient, ``""`` if it was not kept. ``index`` is that of an output: the gradient that was recorded.
 """
 
 from __future__ import annotations
@@ -64,6 +73,68 @@ class SideTensors(NamedTuple):
     outputs: Tuple[StoredTensor, ...]
 
 
+class Slot(NamedTuple):
+    """A tensor that a function took or returned.
+
+    Attributes:
+        key: Names the tensor: it is the same for the function that made it and those that take it.
+        dtype: torch's name of the element type.
+        shape: Sizes.
+    """
+
+    key: str
+    dtype: str
+    shape: Tuple[int, ...]
+
+
+class Function(NamedTuple):
+    """A function that a module called.
+
+    Attributes:
+        call: The function as a call without tensors.
+        inputs: By path in its arguments.
+        outputs: By path in what it returned.
+        is_whole: All tensors are there that its gradient depends on.
+    """
+
+    call: RecordedCall
+    inputs: Mapping[str, Slot]
+    outputs: Mapping[str, Slot]
+    is_whole: bool
+
+
+class Result(NamedTuple):
+    """A gradient to compute.
+
+    Attributes:
+        index: Of the output that it was recorded as.
+        of: Key of its tensor.
+        call: Text that names it in what is written.
+        named: Its index there.
+    """
+
+    index: str  # type: ignore[assignment]  # hides tuple.index, which nobody calls here
+    of: str
+    call: str
+    named: str
+
+
+class GradientGraph(NamedTuple):
+    """What gives the gradients of a module call.
+
+    Attributes:
+        functions: In order of the forward.
+        total: Key of a tensor -> the input that is its whole gradient.
+        parts: Key of a tensor -> the inputs that modules inside add to its gradient.
+        results: What has to come out.
+    """
+
+    functions: Tuple[Function, ...]
+    total: Mapping[str, str]
+    parts: Mapping[str, Tuple[str, ...]]
+    results: Tuple[Result, ...]
+
+
 class RecordedCall(NamedTuple):
     """One call.
 
@@ -75,6 +146,7 @@ class RecordedCall(NamedTuple):
         phase: ``forward``, ``backward``, ...
         arguments: Text of every argument that is no tensor, by name or position.
         sides: By name: ``reference``, ``target``.
+        gradients: What gives the gradients, of the backward of a module; ``None`` for all others.
     """
 
     call: str
@@ -84,6 +156,7 @@ class RecordedCall(NamedTuple):
     phase: str
     arguments: Mapping[str, str]
     sides: Mapping[str, SideTensors]
+    gradients: Optional[GradientGraph] = None
 
 
 def read_calls(path: str) -> Iterator[RecordedCall]:
@@ -116,7 +189,31 @@ def _parse_call(plain: Mapping[str, Any]) -> RecordedCall:
             str(side): SideTensors(parse_tensors(tensors["inputs"]), parse_tensors(tensors["outputs"]))
             for side, tensors in plain["sides"].items()
         },
+        gradients=_parse_gradients(plain["gradients"]) if "gradients" in plain else None,
     )
+
+
+def _parse_gradients(plain: Mapping[str, Any]) -> GradientGraph:
+    return GradientGraph(
+        functions=tuple(
+            Function(
+                _parse_call({**each, "call": each["operator"], "sides": {}}),
+                _parse_slots(each["inputs"]),
+                _parse_slots(each["outputs"]),
+                bool(each["is_whole"]),
+            )
+            for each in plain["functions"]
+        ),
+        total={str(key): str(name) for key, name in plain["total"].items()},
+        parts={str(key): tuple(map(str, names)) for key, names in plain["parts"].items()},
+        results=tuple(Result(*[str(each[name]) for name in ("index", "of", "call", "named")]) for each in plain["results"]),
+    )
+
+
+def _parse_slots(plain: Mapping[str, Any]) -> Mapping[str, Slot]:
+    return {
+        str(path): Slot(str(key), str(dtype), tuple(int(size) for size in shape)) for path, (key, dtype, shape) in plain.items()
+    }
 
 
 def parse_tensors(plain: Sequence[Mapping[str, Any]]) -> Tuple[StoredTensor, ...]:

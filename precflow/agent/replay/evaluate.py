@@ -20,17 +20,18 @@ import os
 import time
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import torch
 
-from precflow.agent.capture.nesting import output_tensors
-from precflow.agent.contract import CALLS_FILE, EVALUATED_FILE, LARGEST
+from precflow.agent.contract import CALLS_FILE, EVALUATED_FILE
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.measure.content_id import content_id
 from precflow.agent.replay import numbers, operators
-from precflow.agent.replay.calls import CannotCompute, RecordedCall, SideTensors, TensorFiles, read_calls
+from precflow.agent.replay.calls import CannotCompute, GradientGraph, RecordedCall, SideTensors, TensorFiles, read_calls
 from precflow.agent.replay.errors import Asked, measure_errors, read_asked
+from precflow.agent.replay.gradients import GradientComputation
+from precflow.agent.replay.readings import Exact, adapt, choose_tolerance, measure_distance, outputs_of, run_closest, widen
 
 if TYPE_CHECKING:
     from precflow.agent.events import Events
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 MOST_BYTES = 8 << 30  # float64 tensors of one call, estimated; a larger call is left out
 _REPRODUCED = 0.25  # a float64 result that is farther from what the reference computed is of another computation
+# The same of a gradient: autograd may have taken a way that no function shows, or something changed it on its way.
+_SAME_GRADIENT = 2.0**-7
+_ROUNDINGS = 8  # of bfloat16, which is coarser than that
 _FINE_DIGITS = 24  # float32 and float64
 _EVERY = 2.0  # seconds between two reports of progress
 
@@ -100,6 +104,8 @@ def evaluate_call(call: RecordedCall, files: TensorFiles, asked: Optional[Asked]
     kind = operators.kind_of(call)
     try:
         with float64_defaults(), torch.no_grad():
+            if call.gradients is not None:
+                return _evaluate_gradients(call, call.gradients, files, asked or {})
             return _evaluate(call, kind, files, asked or {})
     except CannotCompute as error:
         why = str(error)
@@ -182,6 +188,27 @@ def _evaluate(call: RecordedCall, kind: str, files: TensorFiles, asked: Asked) -
     return [_join(call, index, kind, sides, results) for index in output_indices(call)]
 
 
+def _evaluate_gradients(call: RecordedCall, graph: GradientGraph, files: TensorFiles, asked: Asked) -> List[Line]:
+    """Return a line for each gradient that can be said; that of the reference has to be the one that comes out."""
+    check_size(call)
+    computation = GradientComputation(graph)
+    sides: Dict[str, Dict[str, Line]] = {}
+    for name in sorted(call.sides, key=lambda name: name != REFERENCE):
+        side = read_side(call.sides[name], files)
+        exact = computation.run(side.inputs, side.outputs)
+        sides[name] = {index: measure_output(side.outputs[index], exact, index, asked) for index in exact.outputs}
+    lines = []
+    for result in graph.results:
+        measured = {name: found[result.index] for name, found in sides.items() if result.index in found}
+        own = measured.get(REFERENCE, {"eta": None})
+        if len(measured) < len(sides) or any("why" in each for each in measured.values()) or own["eta"] is None:
+            continue
+        if own["eta"] <= max(_SAME_GRADIENT, _ROUNDINGS * own["unit"]):
+            kind = computation.kinds[result.index]
+            lines.append(_line(call._replace(call=result.call), result.named, kind, "", measured))
+    return lines
+
+
 def _join(
     call: RecordedCall, index: str, kind: str, sides: Mapping[str, SideValues], results: Mapping[str, Mapping[str, Line]]
 ) -> Line:
@@ -254,13 +281,6 @@ def _are_equal(these: Mapping[str, torch.Tensor], others: Mapping[str, torch.Ten
     return all(here.dtype == there.dtype and here.shape == there.shape and torch.equal(here, there) for here, there in pairs)
 
 
-class Exact(NamedTuple):
-    """float64 results by output path, and the sums of absolute terms where the operator adds up."""
-
-    outputs: Dict[str, torch.Tensor]
-    terms: Dict[str, torch.Tensor]
-
-
 class Computation:
     """Computes a call in float64. The first side that it is given chooses how its name is read.
 
@@ -273,9 +293,9 @@ class Computation:
         self._moves = kind == operators.MOVEMENT
         if "half_to_float" in call.arguments:  # a softmax from float16 to float32; here all is float64
             call = call._replace(arguments={**call.arguments, "half_to_float": "False"})
-        adapt = _keep if self._moves else functools.partial(_adapt, single=not _has_float64(call))
-        self._readings = operators.find_readings(call, adapt=adapt)
-        self._terms: Sequence[operators.Reading] = [] if self._moves else operators.find_term_readings(call, adapt)
+        change = _keep if self._moves else functools.partial(adapt, single=not _has_float64(call))
+        self._readings = operators.find_readings(call, adapt=change)
+        self._terms: Sequence[operators.Reading] = [] if self._moves else operators.find_term_readings(call, change)
 
     def run(self, side: SideValues) -> Exact:
         """Return the results for a side's inputs.
@@ -310,14 +330,7 @@ class Computation:
         """Return copies of the inputs: in float64, except for movement. An in-place operator writes to them."""
         if self._moves:  # in C order, because a view of a tensor that was moved again may be impossible in its strides
             return {index: tensor.clone(memory_format=torch.contiguous_format) for index, tensor in inputs.items()}
-        return {index: _widen(tensor) for index, tensor in inputs.items()}
-
-
-def _widen(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy in float64, complex128, or the tensor's own type if that is no floating point type."""
-    if tensor.is_complex():
-        return tensor.to(torch.complex128, copy=True)
-    return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor.clone()
+        return {index: widen(tensor) for index, tensor in inputs.items()}
 
 
 def _keep(value: Any) -> Any:
@@ -327,92 +340,3 @@ def _keep(value: Any) -> Any:
 def _has_float64(call: RecordedCall) -> bool:
     tensors = (tensor for side in call.sides.values() for tensor in (*side.inputs, *side.outputs))
     return any(tensor.dtype in ("float64", "complex128") for tensor in tensors)
-
-
-def _adapt(value: Any, *, single: bool) -> Any:
-    """Return an argument as the evaluation needs it.
-
-    Floating point types become float64, complex ones complex128. A number such as 0.1 is rounded to float32, as every operator
-    on smaller types does before it computes.
-    """
-    if isinstance(value, torch.dtype):
-        return torch.float64 if value.is_floating_point else torch.complex128 if value.is_complex else value
-    if single and isinstance(value, float) and abs(value) <= LARGEST["float32"]:
-        return torch.tensor(value, dtype=torch.float32).item()
-    return value
-
-
-def outputs_of(result: Any) -> Dict[str, torch.Tensor]:
-    """Return the tensors of what an operator returned, by path.
-
-    Raises:
-        TypeError: It returned nothing.
-    """
-    if result is None:
-        raise TypeError("it returns nothing")
-    return dict(output_tensors(result))
-
-
-def run_closest(
-    readings: Sequence[operators.Reading],
-    run: Callable[[operators.Reading], Dict[str, torch.Tensor]],
-    compare: Callable[[Dict[str, torch.Tensor]], Tuple[float, float]],
-    failure: str,
-) -> Tuple[operators.Reading, Dict[str, torch.Tensor]]:
-    """Return the first reading of a call that gives what is expected, or the one closest to it, and its outputs by path.
-
-    Args:
-        readings: The likeliest first.
-        run: Runs one and returns its outputs by path.
-        compare: Takes outputs; returns how far they are from what is expected, and how far is near enough.
-        failure: Said where none of them runs.
-
-    Raises:
-        CannotCompute: None of them runs; the message has the problem of the likeliest.
-    """
-    closest: Optional[Tuple[operators.Reading, Dict[str, torch.Tensor]]] = None
-    least, problem = math.inf, ""
-    for reading in readings:
-        try:
-            outputs = run(reading)
-        except CannotCompute:
-            raise
-        except Exception as error:  # noqa: BLE001  this reading does not fit the arguments; another may
-            problem = problem or "%s: %s" % (reading.name, str(error).partition("\n")[0][:160])
-            continue
-        distance, tolerance = compare(outputs)
-        if closest is None or distance < least:
-            least, closest = distance, (reading, outputs)
-        if distance <= tolerance:
-            break
-    if closest is None:
-        raise CannotCompute("%s: %s" % (failure, problem or "there is none"))
-    return closest
-
-
-def measure_distance(outputs: Mapping[str, torch.Tensor], recorded: Mapping[str, torch.Tensor]) -> float:
-    """Return how far a computation is from what was recorded: the largest relative error; infinite if it has another shape."""
-    largest = 0.0
-    for index, tensor in recorded.items():
-        result = outputs.get(index)
-        if result is None:
-            continue
-        if result.shape != tensor.shape:
-            return math.inf
-        if not tensor.numel():
-            continue
-        difference, size = (
-            torch.nan_to_num(_as_double(each)).norm() for each in (_as_double(tensor) - _as_double(result), result)
-        )
-        largest = max(largest, float(difference) / (float(size) or 1.0))
-    return largest
-
-
-def _as_double(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(tensor.to(torch.complex128)) if tensor.is_complex() else tensor.to(torch.float64)
-
-
-def choose_tolerance(recorded: Mapping[str, torch.Tensor]) -> float:
-    """Return the distance below which a reading is taken at once: far above rounding, far below another computation."""
-    units = [torch.finfo(tensor.dtype).eps for tensor in recorded.values() if tensor.is_floating_point() or tensor.is_complex()]
-    return 256 * max([float(unit) for unit in units if unit > 1e-10] or [1e-9])

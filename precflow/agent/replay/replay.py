@@ -23,19 +23,15 @@ from precflow.agent.replay import operators
 from precflow.agent.replay.calls import CannotCompute, RecordedCall, TensorFiles
 from precflow.agent.replay.evaluate import (
     Computation,
-    Exact,
     SideValues,
     check_size,
-    choose_tolerance,
     float64_defaults,
-    measure_distance,
     measure_output,
     output_indices,
-    outputs_of,
     read_side,
-    run_closest,
     write_results,
 )
+from precflow.agent.replay.readings import Exact, choose_tolerance, measure_distance, outputs_of, run_closest
 
 if TYPE_CHECKING:
     from precflow.agent.devices.protocol import Device

@@ -1,0 +1,345 @@
+"""What the gradients of a module have to be in float64, from the functions that it called and the gradients around them.
+
+Each function is differentiated by autograd at the tensors that a side recorded of it, from the last one to the first. So the
+gradients in between are not rounded, as those of a device are: how much that makes, the reference shows by its own error.
+
+A gradient's error is measured by the sum of the absolute terms that it adds up, taken through all functions on the way: the
+gradient of a bias or of an attention's keys may cancel to nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from precflow.agent.replay import numbers, operators
+from precflow.agent.replay.calls import Function, GradientGraph, find_dtype, parse_argument
+from precflow.agent.replay.readings import (
+    Exact,
+    adapt,
+    choose_tolerance,
+    measure_distance,
+    outputs_of,
+    run_closest,
+    widen,
+)
+from precflow.agent.replay.terms import TERMS
+
+Tensors = Dict[str, torch.Tensor]
+
+# Conversions: float64 stays float64.
+_CONVERSIONS = frozenset("to float half bfloat16 double type type_as".split())
+_BY_ELEMENT = frozenset(
+    "gelu silu sigmoid tanh relu relu6 elu selu celu leaky_relu mish hardtanh hardswish hardsigmoid softplus softsign "
+    "logsigmoid exp expm1 log log1p log2 sqrt rsqrt reciprocal square neg abs sin cos erf clamp clip clamp_min "
+    "clamp_max".split()
+)
+_OF_PRODUCTS = frozenset("mul div multiply divide true_divide".split())
+_LOOK_UPS = frozenset("embedding embedding_bag index index_select getitem gather take take_along_dim".split())
+_SMALLEST = 1e-300  # in place of 0, where an absolute value has no gradient
+
+
+class _Sum(NamedTuple):
+    """A gradient, as far as it is added up.
+
+    Attributes:
+        exact: In float64.
+        terms: Sum of the absolute terms.
+        digits: Bits of the significand of the coarsest type on the way.
+        sums: A function on the way adds up many terms, as a product of matrices does; a chip may round partial sums.
+        is_computed: A function is on the way; else it only adds up what was recorded.
+    """
+
+    exact: torch.Tensor
+    terms: torch.Tensor
+    digits: int
+    sums: bool = False
+    is_computed: bool = False
+
+
+_LOST = None
+"""In place of a sum: some part of the gradient is not known."""
+_Sums = Dict[str, Optional[_Sum]]
+
+
+class GradientComputation:
+    """Computes the gradients of a module call. The first side that it is given chooses how functions are read.
+
+    Args:
+        graph: Its functions and what is known.
+
+    Attributes:
+        kinds: Index of a result -> its kind; filled by :meth:`run`.
+    """
+
+    def __init__(self, graph: GradientGraph) -> None:
+        self._graph = graph
+        self._functions = [_Differentiated(each) for each in graph.functions]
+        self.kinds: Dict[str, str] = {}
+
+    def run(self, inputs: Mapping[str, torch.Tensor], recorded: Mapping[str, torch.Tensor]) -> Exact:
+        """Return what gradients have to be; those that cannot be said are left out.
+
+        Args:
+            inputs: The tensors of a side.
+            recorded: Its gradients that are results, by index.
+        """
+        sums: _Sums = {}
+        for key, names in self._graph.parts.items():
+            for name in names:
+                _add(sums, key, _take(inputs, name))
+        for function in reversed(self._functions):
+            arriving: _Sums = {}
+            for path, slot in function.outputs.items():
+                if slot.key in self._graph.total:
+                    arriving[path] = _take(inputs, self._graph.total[slot.key])
+                elif slot.key in sums:
+                    arriving[path] = sums[slot.key]
+            for key, gradient in function.find_leaving(arriving, inputs):
+                _add(sums, key, gradient)
+        return self._choose_results(sums, recorded)
+
+    def _choose_results(self, sums: _Sums, recorded: Mapping[str, torch.Tensor]) -> Exact:
+        """Return the results that are known, and note their kinds."""
+        exact = Exact({}, {})
+        for result in self._graph.results:
+            found, output = sums.get(result.of), recorded.get(result.index)
+            # Autocast keeps gradients in float32 that it computed in 16 bits, from operands that it rounded unseen.
+            if found is None or output is None or not found.is_computed or found.exact.shape != output.shape:
+                continue
+            if found.digits < numbers.format_of(output.dtype).digits:
+                continue
+            exact.outputs[result.index], exact.terms[result.index] = found.exact, found.terms
+            self.kinds[result.index] = operators.MATMUL if found.sums else operators.OTHER
+        return exact
+
+
+def _take(inputs: Mapping[str, torch.Tensor], name: str) -> Optional[_Sum]:
+    """Return a gradient that was recorded."""
+    gradient = inputs.get(name)
+    if gradient is None or not gradient.is_floating_point():
+        return _LOST
+    exact = widen(gradient)
+    return _Sum(exact, exact.abs(), numbers.format_of(gradient.dtype).digits)
+
+
+def _add(sums: _Sums, key: str, part: Optional[_Sum]) -> None:
+    known = sums.get(key)
+    if part is None or (known is None and key in sums) or (known is not None and known.exact.shape != part.exact.shape):
+        sums[key] = _LOST
+    elif known is None:
+        sums[key] = part
+    else:
+        sums[key] = _Sum(
+            known.exact + part.exact,
+            known.terms + part.terms,
+            min(known.digits, part.digits),
+            known.sums or part.sums,
+            known.is_computed or part.is_computed,
+        )
+
+
+class _Differentiated:
+    """A function whose gradients are computed.
+
+    Args:
+        function: What was recorded of it.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._call = function.call
+        self.outputs = function.outputs
+        self._name = self._call.operator.rstrip("_")
+        self._kind = operators.kind_of(self._call)
+        self._readings: Optional[Sequence[operators.Reading]] = None
+        types = [find_dtype(slot.dtype) for slots in (function.inputs, function.outputs) for slot in slots.values()]
+        self._is_real = not any(dtype.is_complex for dtype in types)
+        floats = [dtype for dtype in types if dtype.is_floating_point]
+        self._digits = [numbers.format_of(dtype).digits for dtype in floats]
+        self._single = torch.float64 not in floats
+
+    def find_leaving(self, arriving: _Sums, values: Mapping[str, torch.Tensor]) -> List[Tuple[str, Optional[_Sum]]]:
+        """Return what the function adds to the gradients of its inputs: their keys, and what is added.
+
+        Args:
+            arriving: Gradients of its outputs, by path; none of those that nothing depends on.
+            values: The tensors of a side, by key.
+        """
+        if not arriving:
+            return []
+        floats = {path: slot for path, slot in self._function.inputs.items() if find_dtype(slot.dtype).is_floating_point}
+        known = {path: part for path, part in arriving.items() if part is not None}
+        lost: List[Tuple[str, Optional[_Sum]]] = [(slot.key, _LOST) for slot in floats.values()]
+        if len(known) < len(arriving) or not (self._function.is_whole and self._is_real) or self._kind == operators.RANDOM:
+            return lost
+        try:
+            leaving = self._differentiate(known, values)
+        except Exception:  # noqa: BLE001  a function is data: what torch makes of it says nothing of the others
+            return lost
+        digits = min([*self._digits, *[part.digits for part in known.values()]])
+        sums = self._kind == operators.MATMUL or any(part.sums for part in known.values())
+        return [
+            (floats[path].key, _Sum(exact, terms, digits, sums or self._adds_up(path), is_computed=True))
+            for path, (exact, terms) in leaving.items()
+        ]
+
+    def _adds_up(self, path: str) -> bool:
+        """Tell whether a gradient has many terms an element: of what was repeated along rows, or looked up several times."""
+        taken, made = (math.prod(slot.shape) for slot in (self._function.inputs[path], *self.outputs.values())[:2])
+        return taken < made or self._name in _LOOK_UPS
+
+    def _differentiate(
+        self, arriving: Mapping[str, _Sum], values: Mapping[str, torch.Tensor]
+    ) -> Dict[str, Tuple[torch.Tensor, torch.Tensor]]:
+        """Return gradient and sum of absolute terms by path of the inputs."""
+        if self._name in _CONVERSIONS:
+            (part,) = arriving.values()
+            return {next(iter(self._function.inputs)): (part.exact, part.terms)}
+        inputs = {path: self._find_value(slot.key, path, values) for path, slot in self._function.inputs.items()}
+        recorded = {path: values[slot.key] for path, slot in self.outputs.items() if slot.key in values}
+        readings = self._readings
+        if readings is None:
+            readings = operators.find_readings(self._call, functools.partial(adapt, single=self._single))
+        leaves = _make_leaves(inputs)
+        shapes = {path: slot.shape for path, slot in self.outputs.items()}
+        reading, outputs = run_closest(
+            readings,
+            lambda reading: _run(reading, {**inputs, **leaves}, shapes),
+            lambda outputs: (measure_distance(outputs, recorded), choose_tolerance(recorded)),
+            "no computation fits",
+        )
+        self._readings = [reading]
+        exact = _pull_back(outputs, leaves, {path: part.exact for path, part in arriving.items()})
+        terms = self._find_terms(reading, inputs, outputs, leaves, {path: part.terms for path, part in arriving.items()}, exact)
+        return {
+            path: (gradient, torch.where(terms[path].isfinite(), terms[path].abs(), gradient.abs()))
+            for path, gradient in exact.items()
+        }
+
+    def _find_value(self, key: str, path: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return an input; one that was not kept because it does not count is 0."""
+        slot = self._function.inputs[path]
+        if key in values and tuple(values[key].shape) == slot.shape:
+            return widen(values[key])
+        dtype = find_dtype(slot.dtype)
+        return torch.zeros(slot.shape, dtype=torch.float64 if dtype.is_floating_point else dtype)
+
+    def _find_terms(  # noqa: PLR0913, PLR0917  what a differentiated function has
+        self,
+        reading: operators.Reading,
+        inputs: Tensors,
+        outputs: Tensors,
+        leaves: Tensors,
+        arriving: Tensors,
+        exact: Tensors,
+    ) -> Tensors:
+        """Return the sums of absolute terms of the gradients: their own size where the function hides what it adds up."""
+        if self._name in _BY_ELEMENT and len(leaves) == 1:
+            return _pull_back(outputs, leaves, arriving)
+        if self._name in _NORMS and set(arriving) == {"0"}:
+            arguments = {name: parse_argument(text) for name, text in self._call.arguments.items()}
+            return {**_sizes(exact), **_NORMS[self._name](_Given(inputs, arguments), outputs["0"].detach(), arriving["0"])}
+        adds = operators.adds_terms(self._call) or self._kind == operators.MOVEMENT or self._name in _OF_PRODUCTS
+        if not adds:
+            return _sizes(exact)
+        readings: Sequence[operators.Reading] = [reading]
+        if operators.adds_terms(self._call):  # it adds up what it subtracts
+            readings = operators.find_term_readings(self._call, functools.partial(adapt, single=self._single)) or readings
+        positive = {path: tensor.abs().clamp(min=_SMALLEST) if path in leaves else tensor for path, tensor in inputs.items()}
+        shapes = {path: slot.shape for path, slot in self.outputs.items()}
+        for each in readings:
+            fresh = _make_leaves(positive)
+            try:
+                return {**_sizes(exact), **_pull_back(_run(each, {**positive, **fresh}, shapes), fresh, arriving)}
+            except Exception:  # noqa: BLE001, S112  this reading does not fit the arguments; another may
+                continue
+        return _sizes(exact)
+
+
+def _sizes(exact: Tensors) -> Tensors:
+    return {path: gradient.abs() for path, gradient in exact.items()}
+
+
+def _make_leaves(inputs: Tensors) -> Tensors:
+    return {path: tensor.clone().requires_grad_() for path, tensor in inputs.items() if tensor.is_floating_point()}
+
+
+def _run(reading: operators.Reading, tensors: Tensors, shapes: Mapping[str, Tuple[int, ...]]) -> Tensors:
+    """Run a function with a graph.
+
+    Raises:
+        TypeError: It returns other tensors than were recorded.
+    """
+    with torch.enable_grad():  # an operator in place may write to copies alone
+        made = outputs_of(reading.run({path: tensor.clone() for path, tensor in tensors.items()}))
+    if any(path not in made or tuple(made[path].shape) != shape for path, shape in shapes.items()):
+        raise TypeError("it returns other shapes")
+    return made
+
+
+def _pull_back(outputs: Tensors, leaves: Tensors, arriving: Tensors) -> Tensors:
+    """Return the gradients of leaves that the outputs depend on, by path."""
+    paths = [path for path in arriving if outputs[path].requires_grad]
+    if not paths or not leaves:
+        return {}
+    found = torch.autograd.grad(
+        [outputs[path] for path in paths],
+        list(leaves.values()),
+        [arriving[path] for path in paths],
+        retain_graph=True,
+        allow_unused=True,
+    )
+    return {path: gradient for path, gradient in zip(leaves, found) if gradient is not None}
+
+
+class _Given(NamedTuple):
+    """The arguments of a function of Python: tensors and others, by name or position."""
+
+    tensors: Tensors
+    arguments: Mapping[str, Any]
+
+    def find(self, place: int, name: str, default: Any = None) -> Any:
+        """Return an argument."""
+        given = {**self.arguments, **self.tensors}
+        return given.get(name, given.get(str(place), default))
+
+    def name(self, terms: Sequence[torch.Tensor], names: Sequence[Tuple[int, str]]) -> Tensors:
+        """Return terms by the paths that their tensors were given at."""
+        return {name if name in self.tensors else str(place): each for each, (place, name) in zip(terms, names)}
+
+
+def _layer_norm(given: _Given, _: torch.Tensor, gradient: torch.Tensor) -> Tensors:
+    values, weight = given.find(0, "input"), given.find(2, "weight")
+    shape = given.find(1, "normalized_shape")
+    axes = tuple(range(-len(shape), 0))
+    inverse = (values.var(axes, unbiased=False, keepdim=True) + given.find(4, "eps", 1e-5)).rsqrt()
+    mean = values.mean(axes, keepdim=True)
+    terms = TERMS["native_layer_norm_backward"](gradient, values, shape, mean, inverse, weight)
+    return given.name(terms, [(0, "input"), (2, "weight"), (3, "bias")])
+
+
+def _group_norm(given: _Given, _: torch.Tensor, gradient: torch.Tensor) -> Tensors:
+    values, weight, groups = given.find(0, "input"), given.find(2, "weight"), given.find(1, "num_groups")
+    count, channels = values.shape[:2]
+    rows = values.reshape(count, groups, -1)
+    inverse = (rows.var(-1, unbiased=False) + given.find(4, "eps", 1e-5)).rsqrt()
+    size = values[0, 0].numel()
+    backward = TERMS["native_group_norm_backward"]
+    terms = backward(gradient, values, rows.mean(-1), inverse, weight, count, channels, size, groups)
+    return given.name(terms, [(0, "input"), (2, "weight"), (3, "bias")])
+
+
+def _softmax(given: _Given, output: torch.Tensor, gradient: torch.Tensor, *, name: str) -> Tensors:
+    return given.name([TERMS[name](gradient, output, given.find(1, "dim"))], [(0, "input")])
+
+
+_NORMS: Dict[str, Callable[[_Given, torch.Tensor, torch.Tensor], Tensors]] = {
+    "layer_norm": _layer_norm,
+    "group_norm": _group_norm,
+    "softmax": functools.partial(_softmax, name="softmax_backward_data"),
+    "log_softmax": functools.partial(_softmax, name="log_softmax_backward_data"),
+}
