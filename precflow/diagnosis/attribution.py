@@ -118,9 +118,7 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     )
 
 
-def _without_own_backwards(
-    wrong: Mapping[str, IntroducedError], calls: Mapping[str, Call]
-) -> dict[str, IntroducedError]:
+def _without_own_backwards(wrong: Mapping[str, IntroducedError], calls: Mapping[str, Call]) -> dict[str, IntroducedError]:
     """Return the wrong calls without gradients of modules that are wrong in the forward already.
 
     A module that computes another function has the gradients of that one. The products of a Linear layer do not hang on what

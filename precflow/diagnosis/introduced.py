@@ -40,7 +40,8 @@ from typing import Any
 
 from precflow.judgement import lines
 
-MATMUL, MOVEMENT, RANDOM = "matmul", "movement", "random"
+MATMUL, MOVEMENT, RANDOM, REDUCTION = "matmul", "movement", "random", "reduction"
+_ADDING = frozenset({MATMUL, REDUCTION})  # a chip may round their partial sums
 _RESIDUES = ("variance", "slope", "curve", "largest")
 _DIRECTED = ("slope", "curve")
 _OF_CHIPS = ("variance", "curve", "largest")  # a property of kernels before it is a fault
@@ -99,7 +100,8 @@ class Evaluated:
     Attributes:
         call: Text that names the call: the identity of its first output without role and index.
         index: Index of the output.
-        kind: ``matmul`` (multiplies and adds up), ``movement``, ``sum``, ``random`` or ``other``.
+        kind: ``matmul`` (multiplies and adds up), ``movement``, ``sum``, ``random``, ``reduction`` (a gradient that is summed
+            over rows) or ``other``.
         evaluated: Both sides could be evaluated.
         why: Why not, in words.
         sides: ``reference`` and ``target``.
@@ -230,18 +232,11 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
 def _judge_residue(
     evaluated: Evaluated, reference: SideNumbers, target: SideNumbers, usual: Mapping[str, float]
 ) -> Iterable[IntroducedError]:
-    """Yield what each residue says, and of matmuls the size of the error where the reference is of the same type.
-
-    A matmul's error is scaled by what it adds up, which hides a wrong row or element; and its variance and largest element say
-    nothing, because partial sums may be rounded. But then the reference's own error is of the same kind.
-    """
-    if evaluated.kind == MATMUL and reference.dtype == target.dtype and target.elements >= lines.FEWEST_ELEMENTS:
-        for name, own, value in (("rho", reference.eta, target.eta), ("worst_row", reference.worst_row, target.worst_row)):
-            if own and value is not None:
-                yield _make(evaluated, name, value / own, lines.MATMUL_IN_16_BITS)
+    """Yield what each residue says, and what the size of the error says of what adds up."""
+    yield from _judge_sums(evaluated, reference, target)
     for name, floor in zip(_RESIDUES, _FLOORS, strict=True):
         # Partial sums that a matmul rounds to its own type (split-K) are legal and raise variance and largest element.
-        if evaluated.kind == MATMUL and name in {"variance", "largest"}:
+        if evaluated.kind in _ADDING and name in {"variance", "largest"}:
             continue
         same_type = reference.dtype == target.dtype
         if name == "largest" and same_type and reference.largest > lines.LARGEST_OF_REFERENCE:
@@ -257,6 +252,25 @@ def _judge_residue(
             yield _make(evaluated, name, value / least, _ALONE[name], is_systematic=name == "curve")
 
 
+def _judge_sums(evaluated: Evaluated, reference: SideNumbers, target: SideNumbers) -> Iterable[IntroducedError]:
+    """Yield what the size of the error says of what adds up, where the reference is of the same type.
+
+    The error is scaled by what is added up, which hides a wrong row or element; and variance and largest element say nothing,
+    because partial sums may be rounded. But then the reference's own error is of the same kind.
+    """
+    if evaluated.kind not in _ADDING or reference.dtype != target.dtype or target.elements < lines.FEWEST_ELEMENTS:
+        return
+    if evaluated.kind == REDUCTION:
+        # Where a sum cancels, rounded partial sums leave more than the rounding of the result, which is all that another
+        # reference may show.
+        least = max(reference.eta or 0.0, lines.SMALLEST_ERROR * target.unit)
+        yield _make(evaluated, "rho", (target.eta or 0.0) / least, lines.MATMUL_IN_16_BITS)
+        return
+    for name, own, value in (("rho", reference.eta, target.eta), ("worst_row", reference.worst_row, target.worst_row)):
+        if own and value is not None:
+            yield _make(evaluated, name, value / own, lines.MATMUL_IN_16_BITS)
+
+
 def _read_residue(numbers: SideNumbers, name: str) -> float:
     """Return a residue; slope and curve in units of the errors' own scatter."""
     value: float = getattr(numbers, name)
@@ -264,7 +278,7 @@ def _read_residue(numbers: SideNumbers, name: str) -> float:
 
 
 def _line_of(evaluated: Evaluated) -> float:
-    return lines.INTRODUCED_MATMUL if evaluated.kind == MATMUL else lines.INTRODUCED
+    return lines.INTRODUCED_MATMUL if evaluated.kind in _ADDING else lines.INTRODUCED
 
 
 def _make(evaluated: Evaluated, measure: str, value: float, line: float, *, is_systematic: bool = False) -> IntroducedError:

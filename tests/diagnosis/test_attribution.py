@@ -365,3 +365,23 @@ def test_what_is_more_than_that_stays_a_failure(drift, other):
     assert attribution.verdict.verdict == "misaligned"
     assert names(attribution) == ["b / linear"]
     assert attribution.judged[1].status == "fail"
+
+
+@pytest.mark.parametrize("is_wrong_forward", [True, False])
+def test_the_gradients_of_another_function_are_not_named_beside_it(hand_made, is_wrong_forward):
+    dump = hand_made()
+    dump.operator("norm", "layer_norm", {"content": "x"})
+    dump.module("norm", {"content": "g"}, phase="backward", class_name="LayerNorm")
+    dump.module("act", {"content": "h"}, phase="backward", class_name="GELU")
+    pairs = [PairedCall(name_call(call), call, call) for call in dump.made]
+    attribution = attribute(
+        build_graph(dump.calls()),
+        Region(),
+        [],
+        Verdict("aligned"),
+        pairs=pairs,
+        found=[found(call, fault=is_wrong_forward or not call.operator) for call in dump.made],
+        different=[],
+    )
+    own = ["norm / layer_norm"] if is_wrong_forward else ["norm (backward)"]
+    assert names(attribution) == [*own, "act (backward)"]

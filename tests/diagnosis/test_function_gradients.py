@@ -62,7 +62,7 @@ class Block(torch.nn.Module):
 def judge(tmp_path):
     """Record a right and a wrong step, evaluate both, and return what was found in backward."""
 
-    def record(name, wrong, dtype, fused=False, autocast=False):
+    def record(name, wrong, dtype, *, fused=False, autocast=False):
         model = Block(wrong, fused)
         with torch.no_grad():
             for number, weight in enumerate(model.parameters()):
@@ -78,7 +78,7 @@ def judge(tmp_path):
             model(tokens).float().square().mean().backward()
         return Dump.open(tmp_path / name)
 
-    def run(wrong=None, dtype=torch.float32, on_both=None, autocast=False, **target):
+    def run(wrong=None, dtype=torch.float32, on_both=None, *, autocast=False, **target):
         both = on_both or {}
         reference = record("reference", both, dtype, autocast=autocast)
         other = record("target", {**both, **(wrong or {})}, dtype, autocast=autocast, **target)
@@ -102,7 +102,9 @@ def test_every_gradient_between_functions_is_computed(judge):
         *OF_ATTENTION,
     } < found.keys()
     assert not any(one.is_fault for one in found.values())
-    assert max(one.eta_reference for one in found.values()) < 4e-7  # the bias of the keys too, whose gradient cancels to nothing
+    assert (
+        max(one.eta_reference for one in found.values()) < 4e-7
+    )  # the bias of the keys too, whose gradient cancels to nothing
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

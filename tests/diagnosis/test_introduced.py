@@ -51,6 +51,14 @@ def test_the_note_tells_a_truncating_accumulator_from_shortened_operands():
     assert "shortened operands" in decide(side(eta=1e-7), side(eta=2e-6, cosine=0.01), "matmul").note
 
 
+def test_a_sum_that_cancels_is_held_to_the_rounding_of_its_type_and_no_less():
+    lucky = side(BFLOAT16, eta=1e-7, variance=1.0)
+    rounded = side(BFLOAT16, eta=2 * BFLOAT16, variance=100.0, largest=50.0)  # partial sums in 16 bits
+    assert decide(lucky, rounded, "matmul").is_fault
+    assert not decide(lucky, rounded, "reduction").is_fault
+    assert decide(lucky, side(BFLOAT16, eta=10 * BFLOAT16), "reduction").is_fault
+
+
 def test_movement_is_judged_by_its_bits_alone():
     assert decide(side(equal=True), side(equal=False), "movement").is_fault
     assert not decide(side(equal=True), side(equal=True), "movement").is_fault

@@ -49,15 +49,19 @@ class _Sum(NamedTuple):
         exact: In float64.
         terms: Sum of the absolute terms.
         digits: Bits of the significand of the coarsest type on the way.
-        sums: A function on the way adds up many terms, as a product of matrices does; a chip may round partial sums.
+        kind: ``other``, ``matmul`` with a product of matrices on the way, ``reduction`` where it was summed over rows.
         is_computed: A function is on the way; else it only adds up what was recorded.
     """
 
     exact: torch.Tensor
     terms: torch.Tensor
     digits: int
-    sums: bool = False
+    kind: str = operators.OTHER
     is_computed: bool = False
+
+
+def _join_kinds(kinds: Sequence[str]) -> str:
+    return max(kinds, key=(operators.OTHER, operators.MATMUL, operators.REDUCTION).index)
 
 
 _LOST = None
@@ -113,7 +117,7 @@ class GradientComputation:
             if found.digits < numbers.format_of(output.dtype).digits:
                 continue
             exact.outputs[result.index], exact.terms[result.index] = found.exact, found.terms
-            self.kinds[result.index] = operators.MATMUL if found.sums else operators.OTHER
+            self.kinds[result.index] = found.kind
         return exact
 
 
@@ -137,7 +141,7 @@ def _add(sums: _Sums, key: str, part: Optional[_Sum]) -> None:
             known.exact + part.exact,
             known.terms + part.terms,
             min(known.digits, part.digits),
-            known.sums or part.sums,
+            _join_kinds([known.kind, part.kind]),
             known.is_computed or part.is_computed,
         )
 
@@ -181,16 +185,20 @@ class _Differentiated:
         except Exception:  # noqa: BLE001  a function is data: what torch makes of it says nothing of the others
             return lost
         digits = min([*self._digits, *[part.digits for part in known.values()]])
-        sums = self._kind == operators.MATMUL or any(part.sums for part in known.values())
+        kinds = [part.kind for part in known.values()]
         return [
-            (floats[path].key, _Sum(exact, terms, digits, sums or self._adds_up(path), is_computed=True))
+            (floats[path].key, _Sum(exact, terms, digits, _join_kinds([*kinds, self._kind_of(path)]), is_computed=True))
             for path, (exact, terms) in leaving.items()
         ]
 
-    def _adds_up(self, path: str) -> bool:
-        """Tell whether a gradient has many terms an element: of what was repeated along rows, or looked up several times."""
-        taken, made = (math.prod(slot.shape) for slot in (self._function.inputs[path], *self.outputs.values())[:2])
-        return taken < made or self._name in _LOOK_UPS
+    def _kind_of(self, path: str) -> str:
+        """Return the kind of what the function adds: that of an input which was repeated along rows is a sum over them."""
+        slot = self._function.inputs[path]
+        repeated = math.prod(slot.shape) < max(math.prod(one.shape) for one in self.outputs.values())
+        # A row of a table is added up as often as it was looked up, most often once.
+        if self._name in _LOOK_UPS or (self._kind == operators.MATMUL and len(slot.shape) > 1):
+            return operators.MATMUL
+        return operators.REDUCTION if repeated else operators.OTHER
 
     def _differentiate(
         self, arriving: Mapping[str, _Sum], values: Mapping[str, torch.Tensor]
