@@ -258,6 +258,16 @@ TABLE = [
         {"scale_slope": 0.9, "scale_share": 0.98, **EPSILON},
     ),
     ("PF211", {"operator": "module", "scale_slope": 1.01, "scale_share": 0.9999}, {}),
+    (  # a constant that is added to values near each other: a factor explains most of it, and leaves far more than rounding
+        "PF211",
+        {"scale_slope": 0.99, "scale_share": 0.999999, "own_error_units": 1e4},
+        {"scale_slope": 0.99, "scale_share": 0.995, "own_error_units": 1e4},
+    ),
+    (
+        "PF211",
+        {"scale_slope": 0.99, "scale_share": 0.99, "ratio": 50.0, "in_place": False},
+        {"scale_slope": 0.99, "scale_share": 0.99, "ratio": 2e4, "in_place": False},
+    ),
     (
         "PF211",
         {"scale_slope": 1.01, "scale_share": 1.0, "elements": 8},
