@@ -5,7 +5,8 @@ floor of a record is the largest difference that any of them made to it, in each
 stays within a small multiple of it, and standard ``calibrated`` takes that multiple as the limit.
 
 A record of few elements is a lottery: a loss may happen to come out right although everything that it was computed from is
-off. So a small record has at least the floor of its inputs, and small records with the same content have the same floor.
+off. So a small record has at least the floor of its inputs, and small records with the same content have the same floor. That
+of a single number is three times the largest of the draws: three draws say little of how large a fourth may be.
 
 So is the step of an optimizer that divides by the size of the gradient, such as Adam: an element whose gradient is within
 rounding of zero moves by a whole step, up or down by chance. Which element of which weight is hit differs between runs, so
@@ -77,6 +78,9 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
                 peak = (measure.peak, measure.target_dtype, noise)
                 peaks[measure.record] = max(peak, peaks.get(measure.record, peak))
     calls = reference.calls()
+    for record in (record for call in calls for record in call.outputs if math.prod(record.shape) == 1):
+        for name, (value, noise) in found.get(record.text, {}).items():
+            found[record.text][name] = lines.SINGLE_NUMBER * value, noise
     _pool(calls, found)
     _raise_readers(calls, _share_steps(calls, measured, found), found)
     for record, each in found.items():

@@ -91,6 +91,15 @@ does: of products of 1 536 terms it reaches 4.9 times the limit, though every op
 FEW_ELEMENTS = 64
 """Elements below which a record is small, and has at least the floor of its inputs."""
 
+SINGLE_NUMBER = 3.0
+"""How many times the largest of its three draws the floor of a record of one element is, such as a loss.
+
+The three disturbances draw the error of many elements many times, and that of one element three times. Of normally distributed
+errors one in a thousand is beyond 9.3 times the largest of three draws if it is a single number, beyond 4.0 times for two
+elements and 3.0 for three: three times the factor between floor and limit. A divergence (``kl_div``), a sum that cancels, was
+3.5 times its largest draw on a correct chip.
+"""
+
 WORST_OF_NORM = 4.0
 """Least floor of the worst element, over that of the norm: of normally distributed errors one in 16 000 is beyond it."""
 

@@ -62,6 +62,13 @@ def test_a_small_record_has_at_least_the_floor_of_its_inputs_also_through_moveme
     assert loss.noises["relative_l2"] == "inputs"
 
 
+def test_a_single_number_that_cancels_has_three_times_the_floor_of_its_largest_draw(written):
+    """One draw in a thousand is beyond 9.3 times the largest of three others."""
+    reference, disturbed = written("r", WIDE, 1.0), written("d", WIDE * np.float32(1 + 1e-6), 1.001)
+    floors = floors_of(reference, jitter=disturbed)
+    assert floors["(model)/mean.0/forward.output.0"].metrics["relative_l2"] == pytest.approx(0.003, rel=0.01)
+
+
 def test_small_records_of_the_same_content_share_the_larger_floor(written):
     reference, lucky = written("r", WIDE, 1.0), written("l", WIDE * np.float32(1.001), 1.0)
     floors = floors_of(reference, jitter=lucky)
