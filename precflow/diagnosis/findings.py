@@ -28,7 +28,7 @@ class Suspect:
         site: ``file:line in function`` of the call.
         inputs_use: Largest share of its limit that one of its inputs uses, 0 to 1; above a half its error may be accumulated.
         changed: A tensor of the call that changed after another call had returned it, and where; ``""`` if there is none.
-        outside: Whole numbers, such as labels, that no recorded call made and that differ between the sides; ``""`` if none do.
+        outside: An input of whole numbers, such as labels, that differs though no call before it fails; ``""`` if none does.
         after: Last calls whose records agree, where the error starts somewhere between them and this one; else empty.
         between_reference: Calls of the reference in between that have no partner.
         between_target: Calls of the target in between that have no partner.

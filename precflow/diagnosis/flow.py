@@ -123,18 +123,13 @@ class Tracer:
         return known and other is not None and not _differs(record, other)
 
     def find_other_data(self, node: CallNode) -> str:
-        """Return the input of a forward call, such as ``input 1``, whose whole numbers the sides were given differently.
+        """Return the input of a forward call, such as ``input 1``, whose whole numbers differ though no call before it fails.
 
-        No recorded call made it: it comes from the script, as labels do. A floating one may have been computed there, by a cast
-        say, and differ by rounding. ``""`` if there is none.
+        It comes from the script, as labels do, perhaps through movement that one side alone makes. A floating one may have been
+        computed there, by a cast say, and differ by rounding. ``""`` if there is none.
         """
         for edge in node.edges:
-            if (
-                edge.source is None
-                and not edge.record.weight
-                and node.call.phase == FORWARD
-                and not is_floating(edge.record.dtype)
-            ):
+            if node.call.phase == FORWARD and not edge.record.weight and not is_floating(edge.record.dtype):
                 other = self._target.get(edge.record.identity)
                 if other is not None and other.content and edge.record.content and other.content != edge.record.content:
                     return f"input {edge.record.index}"

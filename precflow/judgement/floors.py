@@ -78,9 +78,9 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
                 peak = (measure.peak, measure.target_dtype, noise)
                 peaks[measure.record] = max(peak, peaks.get(measure.record, peak))
     calls = reference.calls()
-    for record in (record for call in calls for record in call.outputs if math.prod(record.shape) == 1):
-        for name, (value, noise) in found.get(record.text, {}).items():
-            found[record.text][name] = lines.SINGLE_NUMBER * value, noise
+    for text in (record.text for call in calls for record in call.outputs if math.prod(record.shape) == 1):
+        for name, (value, noise) in found.get(text, {}).items():
+            found[text][name] = lines.SINGLE_NUMBER * value, noise
     _pool(calls, found)
     _raise_readers(calls, _share_steps(calls, measured, found), found)
     for record, each in found.items():

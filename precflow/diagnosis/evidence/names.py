@@ -299,7 +299,7 @@ _SUSPECT = {
     ),
     "given_differently": EvidenceName(
         "given differently",
-        "An input of whole numbers that no recorded call made and that differs between the sides.",
+        "An input of whole numbers that differs between the sides though no call before it fails.",
     ),
     "after": EvidenceName(
         "the last that agree", "Calls whose records agree, if the error starts between them and the suspect."
