@@ -147,9 +147,7 @@ def test_other_labels_are_named_though_the_loss_computes_rightly_and_explain_the
     reference, target = hand_made(), hand_made()
     for dump, labels in ((reference, "one"), (target, "two")):
         stream = dump.operator("a", "linear", {"content": "x"})
-        moved = dump.operator("", "flatten", {"content": "y", "dtype": "int64"}, dtype="int64", movement=True)
-        given = {"content": labels, "dtype": "int64", "source": (moved.order, "0")}  # another movement came in between
-        dump.operator("loss", "cross_entropy", stream, given)
+        dump.operator("loss", "cross_entropy", stream, {"content": labels, "dtype": "int64"})
         dump.module("a", {"content": "x"})
         dump.module("a", {"content": "g", "shape": (7, 7)}, phase="backward")
     backward = reference.made[-1].name
