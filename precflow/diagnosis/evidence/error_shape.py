@@ -28,7 +28,8 @@ class Scale:
 
     Attributes:
         slope: The factor, 1 for no scaling.
-        share: Share of the error's energy that the factor explains, 0 to 1: ``1 - |t - s r|^2 / |t - r|^2``.
+        share: Share of the error's energy that the factor explains, 0 to 1: ``1 - |t - s r|^2 / |t - r|^2``. It is at most the
+            share of the target's own energy: next to a large reference, nearly any small target is 0.001 times it.
     """
 
     slope: float
@@ -45,7 +46,8 @@ def fit_scale(reference: Floats, target: Floats) -> Scale | None:
     if energy == 0.0 or error == 0.0:
         return None
     slope = float(np.vdot(reference, target)) / energy
-    return Scale(slope=slope, share=max(0.0, 1.0 - _energy(target - slope * reference) / error))
+    rest, own = _energy(target - slope * reference), _energy(target)
+    return Scale(slope=slope, share=max(0.0, 1.0 - rest / (min(error, own) if own else error)))
 
 
 def measure_error_cosine(reference: Floats, target: Floats) -> float | None:

@@ -76,10 +76,15 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
         evidence |= {} if fitted is None else {"operand_bits": fitted.bits, "operand_share": fitted.share}
         if not operands.find_sum_type(call.operator, inputs, expected, output_type):
             evidence["sum_type"] = operands.find_sum_type(call.operator, inputs, target, output_type)
-    evidence |= _fit_epsilon(observed, inputs, expected, target) if usable.all() else {}
+    is_right = narrow is not None and np.array_equal(variants.round_to(expected, narrow), target)  # as near as its type allows
+    evidence |= (
+        _fit_epsilon(observed, inputs, expected, target) if usable.all() and not (is_right and call.operator == "add") else {}
+    )
     if operator_families.find_family(call.operator) == "activation" and "0" in inputs and inputs["0"].shape == target.shape:
         evidence["curve_share"] = error_shape.measure_curve_share(inputs["0"], target - expected)
     variant = variants.fit_variant(call.operator, call.arguments, inputs, target, narrow)
+    if is_right and variant is not None:
+        variant = variants.VariantFit("", 0.0)
     if variant is not None:
         evidence |= {"variant": variant.name, "variant_share": variant.share, "variant_detail": variant.detail}
     right = [expected, *([variants.round_to(expected, narrow)] if narrow else [])]  # rounding hides small differences

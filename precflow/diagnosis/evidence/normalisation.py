@@ -58,7 +58,9 @@ def fit_epsilon(
         return total - float(np.sum(2.0 * growth * along - growth * growth * size))
 
     best = _find_minimum(unexplained)
-    return EpsilonFit(epsilon=float(10.0**best), share=max(0.0, 1.0 - unexplained(best) / total))
+    # What has lost the values of the reference is explained by any epsilon that is large enough.
+    energy = min(total, float(np.sum(target * target)))
+    return EpsilonFit(epsilon=float(10.0**best), share=max(0.0, 1.0 - unexplained(best) / energy) if energy else 0.0)
 
 
 def _scale_by_weight(normalised: Floats, reference: Floats, *, centred: bool) -> Floats:

@@ -27,6 +27,7 @@ _ENOUGH = 64  # sums that a narrow type holds; fewer it may hold by chance
 # By type of the result: one rounding of it (of float32 on a chip that rounds towards zero), the types of sums that can be told
 # in it, and the share of a sum that this rounding may be: the steps of float16 are 2^-10 of it, those of bfloat16 2^-7.
 _SUMS = {"float32": (2.0**-23, _NARROW, 2.0**-14), "float16": (2.0**-11, _NARROW[:1], 2.0**-10)}
+_FEWEST = 16  # sums; one is near some way to shorten its operands by chance
 _FITS = 0.8  # share of the error that rounded operands have to explain; other errors reach 0.1
 
 
@@ -53,7 +54,7 @@ def fit_operand_bits(operator: str, arguments: Mapping[str, str], inputs: Inputs
         target: The target's output.
     """
     exact = compute_expected(operator, arguments, inputs)
-    if exact is None or exact.shape != target.shape or not np.isfinite(target).all():
+    if exact is None or exact.shape != target.shape or target.size < _FEWEST or not np.isfinite(target).all():
         return None
     energy = float(np.sum((target - exact) ** 2))
     if not 0.0 < energy < np.inf:

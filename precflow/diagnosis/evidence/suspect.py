@@ -30,6 +30,7 @@ _DTYPE = re.compile(r"\b(b?float\d*|half|double)\b|torch\.(b?float\d*|half|doubl
 # Smallest weight of attention that counts as more than zero: below it a type, or a device that flushes, has none.
 _SMALLEST_ATTENTION = {"float16": 2e-4}
 _ONE = 0.1  # difference of the sum of a row from one, of weights in 16 bits
+_SMALLEST_NORMAL = 2.0**-14  # of float16; below it a value has fewer bits
 _FILL = 1e4  # larger arguments are fill constants of masks, which depend on the element type
 
 
@@ -178,7 +179,8 @@ def _find_narrow_type(observed: ObservedCall, output: TensorPair) -> str:
     if other is None or other.dtype not in (*_WIDE, "float16"):  # a narrow tensor holds narrow values anyway
         return ""
     if other.dtype == "float16":  # values of bfloat16 have three bits less
-        own, others = (error_shape.find_narrow_type(side) for side in (output.target, output.reference))
+        normal = (side[np.abs(side) >= _SMALLEST_NORMAL] for side in (output.target, output.reference))
+        own, others = (error_shape.find_narrow_type(side) for side in normal)
         return own if own == "bfloat16" != others else ""
     if output.target.size == 1 and np.isfinite([output.reference, output.target]).all():
         return error_shape.find_narrow_number(output.reference.item(), output.target.item())

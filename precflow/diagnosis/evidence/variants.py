@@ -101,7 +101,7 @@ def fit_variant(
 def _measure_share(target: Array, exact: Array, variant: Array) -> float:
     """Return which share of the error's energy a variant explains; 0 if so few elements are wrong that it may be by chance."""
     energy, rest = float(np.sum((target - exact) ** 2)), float(np.sum((target - variant) ** 2))
-    if energy == 0.0 or np.count_nonzero(target != exact) < min(_SEVERAL, target.size):
+    if energy == 0.0 or not variant.any() or np.count_nonzero(target != exact) < min(_SEVERAL, target.size):
         return 0.0
     share = 1.0 - rest / energy
     # Next to values that are nearly zero, any error is explained by zeros.

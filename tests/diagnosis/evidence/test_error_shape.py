@@ -62,6 +62,12 @@ def test_a_pure_factor_is_found_exactly():
     assert fit.share == pytest.approx(1.0)
 
 
+def test_what_is_small_or_lost_is_no_factor_of_what_is_large():
+    assert fit_scale(VALUES, 1e-3 * NOISE).share < 0.01
+    assert fit_scale(VALUES, 0 * VALUES + 1e-3).share < 0.01
+    assert fit_scale(VALUES, 1e-3 * VALUES).share == pytest.approx(1.0)
+
+
 def test_the_slope_is_that_of_least_squares():
     target = 1.01 * VALUES + 1e-3 * NOISE
     expected = np.linalg.lstsq(VALUES[:, None], target, rcond=None)[0][0]

@@ -146,3 +146,11 @@ def test_what_an_optimizer_leaves_is_no_inverted_sign_and_no_border(hand_made):
     forward, optimizer = found
     assert forward["sign_share"] == 1.0
     assert optimizer == {}
+
+
+def test_what_a_type_rounds_away_is_no_other_computation(about):
+    """In float16 nothing is left of a small epsilon that is added."""
+    found = about("add", lambda x: x + 1e-6, lambda x: x, X.abs() + 1, dtype=np.float16, **{"1": "1e-06"})
+    assert found["variant"] == ""
+    assert "epsilon_share" not in found
+    assert "operand_bits" not in about("matmul", torch.matmul, lambda x, y: 1.001 * (x @ y), X[:1], X[:1].T.contiguous())

@@ -62,3 +62,10 @@ def test_what_cannot_be_fitted_is_none():
     assert fit_epsilon(INPUT, reference, reference, 1e-5) is None
     assert fit_epsilon(INPUT, reference, broken, 1e-5) is None
     assert fit_epsilon(INPUT[:3], reference[:3], reference[:3] * 2, 1e-5) is None
+
+
+def test_what_has_lost_its_values_has_no_epsilon():
+    reference = layer_norm(INPUT, 1e-5)
+    lost = np.full_like(reference, 1e-3)
+    assert fit_epsilon(INPUT, reference, lost, 1e-5).share < 0.5
+    assert fit_epsilon(INPUT, reference, 0 * lost, 1e-5).share == 0.0

@@ -192,6 +192,11 @@ def test_a_function_that_is_off_by_units_of_16_bits_is_no_variant(dtype):
     assert fit_variant("gelu", {}, {"0": x}, few, TYPES[dtype]).name == ""
 
 
+def test_values_that_are_flushed_to_zero_are_no_variant():
+    tiny = X.double().numpy() * 1e-41
+    assert fit_variant("mul", {}, {"0": tiny, "1": np.ones(64)}, 0 * tiny).name == ""
+
+
 def test_a_number_may_be_the_operand_that_is_left():
     x = X.double().numpy()
     assert fit_variant("add", {"1": "1"}, {"0": x}, np.ones_like(x)).name == "only_second"
