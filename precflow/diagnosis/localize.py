@@ -264,6 +264,11 @@ class _SuspectSearch:
             arriving.use > lines.ACCUMULATED and interval.ratio < lines.AMPLIFIED
         ):  # no more than the accumulated rounding of its makers
             return False
+        # A projection that the target leaves out is named by its module, whose output fails: what takes it adds nothing.
+        between = {source.key for source in interval.reference}
+        named = [self.nodes[key].inside for key, suspect in self.clear.items() if suspect.between_reference]
+        if between and any(between.issubset(inside) for inside in named):
+            return True
         blamed, suspect = self._choose_in_between(interval)
         self.clear.setdefault(blamed.key, suspect)
         return True

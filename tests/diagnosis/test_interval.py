@@ -80,6 +80,23 @@ def test_what_ran_without_a_partner_inside_a_module_that_begins_to_fail_is_named
     )
 
 
+def test_what_ran_inside_a_module_that_is_named_already_is_not_named_again_by_what_takes_it(hand_made, judge_calls):
+    def make(*, skipped=False):
+        dump = hand_made()
+        norm = dump.operator("norm", "layer_norm", {"content": "ids"}, content="normed")
+        query = norm if skipped else dump.operator("attn.q", "linear", norm, content="projected")
+        dump.module("attn.q", norm, content=query.outputs[0].content)
+        view = dump.operator("attn", "view", query, movement=True, content=query.outputs[0].content)
+        scores = dump.operator("attn", "matmul", view, content="other" if skipped else "scores")
+        dump.module("attn", norm, content=scores.outputs[0].content)
+        return dump
+
+    failing = dict.fromkeys(["attn.q", "attn / matmul", "attn"], "fail")
+    region = locate(make(), make(skipped=True), judge_calls, {"attn.q / linear": "covered"} | failing)
+    assert [suspect.name for suspect in region.suspects] == ["attn.q"]
+    assert region.roles["attn/matmul.0/forward.output.0"] == "inherits"
+
+
 def test_a_call_of_the_target_alone_lies_in_between_too(attention, judge_calls):
     statuses = FAILING | {"attn.out": "pass", "attn": "pass", "(model)": "pass"}
     region = locate(attention(), attention(cast=True), judge_calls, statuses, equal={"attn / bmm"})
