@@ -13,7 +13,7 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import plain
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.choices import make_settler
-from precflow.diagnosis.evidence.training import find_other_numbers
+from precflow.diagnosis.evidence.training import find_other_averages, find_other_numbers
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.two_passes import TwoPasses
 from precflow.errors import StoreError
@@ -105,7 +105,13 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         job.config,
         reference_dtype=dtypes[0],
         target_dtype=dtypes[1],
-        blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen, *reproduction.disturbed),
+        blockers=(
+            *reproduction.blockers,
+            *reproduction.incomplete,
+            *reproduction.unseen,
+            *reproduction.disturbed,
+            *(() if reproduction.blockers else find_other_averages(*evidence)),
+        ),
         unrepeatable=reproduction.unrepeatable,
         other_settings=() if reproduction.blockers else find_other_numbers(*evidence),
         second_pass=second("compare") in needs,

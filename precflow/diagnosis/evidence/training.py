@@ -21,6 +21,7 @@ _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
 _SPREAD = 1e-3
 _SAME_NUMBER = 1e-6  # relative; a learning rate that was a float32 tensor is off by 6e-8
+_AVERAGING = {"batch_norm": "training", "instance_norm": "use_input_stats"}  # operator -> argument that turns averaging on
 _OUTCOMES = frozenset(("loss_scale_at_the_end", "skipped_steps"))
 _KINDS = {
     "none": "unchanged",
@@ -104,6 +105,23 @@ def find_other_numbers(reference: DumpOfTraining, target: DumpOfTraining) -> lis
         for name in sorted(names):
             if not _is_same_setting(here[name], there[name]):
                 found[f"{name}: {here[name]} / {there[name]}"] = None
+    return list(found)
+
+
+def find_other_averages(reference: DumpOfTraining, target: DumpOfTraining) -> list[str]:
+    """Return, in words, which batch norms average their running statistics at another rate.
+
+    Training does not read these statistics and no record holds them; evaluation does.
+    """
+    if not any(call.operator in _AVERAGING for call in reference.calls()):
+        return []
+    found: dict[str, None] = {}
+    for pair in pair_calls(reference, target):
+        here, there = (call.arguments.get("momentum") for call in (pair.reference, pair.target))
+        averages = any(record.weight.endswith("running_mean") for record in pair.reference.inputs)
+        is_training = pair.reference.arguments.get(_AVERAGING.get(pair.reference.operator, "")) == "True"
+        if averages and is_training and here != there:
+            found[f"{pair.reference.name} averages its running statistics with momentum {here} / {there}"] = None
     return list(found)
 
 
