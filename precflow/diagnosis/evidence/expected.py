@@ -171,6 +171,20 @@ def _normalise_groups(given: _Given) -> Array:
     return result
 
 
+def _normalise_batch(given: _Given) -> Array:
+    """Compute batch_norm with the mean and variance that the module keeps; while it trains they are those of the batch."""
+    if given.text(5, "training", "False") != "False":
+        raise ValueError("not handled")
+    values, mean, variance = given.tensor(0, "input"), given.tensor(1, "running_mean"), given.tensor(2, "running_var")
+    weight, bias, epsilon = given.optional(3, "weight"), given.optional(4, "bias"), float(given.text(7, "eps", "1e-5"))
+    channels = (-1, *([1] * (values.ndim - 2)))
+    scaled = (values - mean.reshape(channels)) / np.sqrt(variance + epsilon).reshape(channels)
+    result: Array = scaled * (1.0 if weight is None else weight.reshape(channels)) + (
+        0.0 if bias is None else bias.reshape(channels)
+    )
+    return result
+
+
 def _gelu(given: _Given) -> Array:
     x = given.tensor(0, "input")
     if given.text(1, "approximate", "none").strip("'") == "tanh":
@@ -251,6 +265,7 @@ _OPERATORS: dict[str, Callable[[_Given], Array]] = {
     "layer_norm": _normalise_layer,
     "rms_norm": _normalise_by_squares,
     "group_norm": _normalise_groups,
+    "batch_norm": _normalise_batch,
     "gelu": _gelu,
     "sigmoid": _pointwise(_sigmoid),
     "silu": _pointwise(lambda x: x * _sigmoid(x)),

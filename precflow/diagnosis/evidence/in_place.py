@@ -126,6 +126,8 @@ def _fit_epsilon(observed: ObservedCall, inputs: Mapping[str, Array], expected: 
     call, x = observed.reference, inputs.get("0", inputs.get("input"))
     if call.operator == "add" and x is not None:
         return _fit_added_constant(call.arguments.get("1", call.arguments.get("other", "")), expected, target)
+    if call.operator == "batch_norm" and x is not None:
+        return _fit_epsilon_of_channels(call.arguments, inputs, expected, target)
     shape = call.arguments.get("normalized_shape", call.arguments.get("1", "0"))
     if (
         x is None
@@ -151,6 +153,23 @@ def _fit_epsilon(observed: ObservedCall, inputs: Mapping[str, Array], expected: 
     if fitted is None:
         return {}
     return {"epsilon_reference": float(text), "epsilon_target": fitted.epsilon, "epsilon_share": fitted.share}
+
+
+def _fit_epsilon_of_channels(
+    arguments: Mapping[str, str], inputs: Mapping[str, Array], expected: Array, target: Array
+) -> dict[str, Any]:
+    """Return which epsilon a batch norm added to the variances that it keeps."""
+    variance, bias = inputs.get("2", inputs.get("running_var")), inputs.get("4", inputs.get("bias"))
+    if variance is None:
+        return {}
+    epsilon = float(arguments.get("eps", arguments.get("7", "1e-05")))
+    shift = np.zeros(1) if bias is None else bias.reshape(-1, *([1] * (expected.ndim - 2)))
+    rows = (len(variance), -1)
+    scaled, expected, target = (np.moveaxis(values, 1, 0).reshape(rows) for values in (expected - shift, expected, target))
+    fitted = normalisation.fit_epsilon_to_variance(variance, scaled, expected, target, epsilon)
+    if fitted is None:
+        return {}
+    return {"epsilon_reference": epsilon, "epsilon_target": fitted.epsilon, "epsilon_share": fitted.share}
 
 
 def _fit_added_constant(text: str, expected: Array, target: Array) -> dict[str, Any]:

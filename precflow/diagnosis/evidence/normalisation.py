@@ -43,13 +43,30 @@ def fit_epsilon(
         epsilon: What the reference added to the variance.
         centred: The mean is subtracted, as in layer_norm; rms_norm does not.
     """
-    error = target - reference
-    total = float(np.sum(error * error))
-    if len(values) < _ROWS or not np.isfinite(total) or total == 0.0 or not np.isfinite(values).all():
+    if len(values) < _ROWS or not np.isfinite(values).all():
         return None
     shifted = values - values.mean(axis=1, keepdims=True) if centred else values
     variance = np.mean(shifted * shifted, axis=1)
     scaled = _scale_by_weight(shifted / np.sqrt(variance + epsilon)[:, None], reference, centred=centred)
+    return fit_epsilon_to_variance(variance, scaled, reference, target, epsilon)
+
+
+def fit_epsilon_to_variance(
+    variance: Floats, scaled: Floats, reference: Floats, target: Floats, epsilon: float
+) -> EpsilonFit | None:
+    """Fit the target's epsilon where the variance of each row is known; ``None`` as :func:`fit_epsilon` does.
+
+    Args:
+        variance: Of each row, without epsilon; a batch norm brings that of each channel along.
+        scaled: The reference's output without what it adds last, ``(rows, features)``.
+        reference: Output of the reference, the same shape.
+        target: Output of the target, the same shape.
+        epsilon: What the reference added to the variance.
+    """
+    error = target - reference
+    total = float(np.sum(error * error))
+    if len(variance) < _ROWS or not np.isfinite(total) or total == 0.0:
+        return None
     along, size = np.sum(error * scaled, axis=1), np.sum(scaled * scaled, axis=1)
 
     def unexplained(decade: float) -> float:

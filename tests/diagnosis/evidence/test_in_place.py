@@ -82,6 +82,24 @@ def test_epsilon_of_norms_is_fitted_at_their_own_inputs(about, dtype):
     assert found["epsilon_share"] < 0.5
 
 
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_epsilon_of_a_batch_norm_is_fitted_to_the_variances_that_it_keeps(about, dtype):
+    mean, variance, gain, bias = torch.randn(8), torch.rand(8) + 0.05, torch.rand(8) + 0.5, torch.randn(8)
+
+    def batch(epsilon, *, training=False):
+        return lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b, training, 0.1, epsilon)
+
+    given = (IMAGES, mean, variance, gain, bias)
+    found = about("batch_norm", batch(1e-5), batch(1e-1), *given, dtype=dtype, **{"5": "False", "7": "1e-05"})
+    assert found["in_place"]
+    assert found["epsilon_target"] == pytest.approx(1e-1, rel=0.05)
+    assert found["epsilon_share"] > 0.97
+    found = about("batch_norm", batch(1e-5), batch(1e-5), *given, dtype=dtype, **{"5": "False", "7": "1e-05"})
+    assert found.get("epsilon_share", 0.0) < 0.5
+    found = about("batch_norm", batch(1e-5, training=True), batch(1e-5), *given, dtype=dtype, **{"5": "True", "7": "1e-05"})
+    assert "in_place" not in found
+
+
 def test_epsilon_of_a_norm_that_is_written_out_is_that_of_its_sum(about):
     found = about("add", lambda x: x + 1e-6, lambda x: x + 1e-4, X.abs(), **{"1": "1e-06"})
     assert found["epsilon_reference"] == 1e-6
