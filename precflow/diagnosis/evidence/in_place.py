@@ -36,6 +36,7 @@ from precflow.dumps.dtypes import FLOATS, Array, float_facts, name_of
 _EPSILONS = {"layer_norm": ("4", "1e-05"), "rms_norm": ("3", "None"), "group_norm": ("4", "1e-05")}  # position and default
 _LARGEST_EPSILON = 1e-2  # a larger constant that is added is no epsilon of a norm that is written out
 _WIDE = 4  # bytes of float32
+_LARGEST_ADDED = 1.0  # in its place; more is no epsilon of any kind
 _ENOUGH = 4  # sums with a constant: one of them fits any
 _ZERO = 0.95  # share of the error that zeros in place of values have to make
 _OWN = 2.0**-5  # relative error of the reference above which the expected output is that of another operator
@@ -183,7 +184,7 @@ def _fit_added_constant(text: str, expected: Array, target: Array) -> dict[str, 
     if not 0.0 < added < _LARGEST_EPSILON or energy == 0.0:
         return {}
     offset = float(error.mean())
-    if target.size < _ENOUGH or not abs(added + offset) < _LARGEST_EPSILON:
+    if target.size < _ENOUGH or not abs(added + offset) < _LARGEST_ADDED:
         return {}
     share = 1.0 - float(np.sum((error - offset) ** 2)) / energy
     return {"epsilon_reference": added, "epsilon_target": added + offset, "epsilon_share": share}

@@ -304,6 +304,7 @@ TABLE = [
     ("PF313", {"sign_share": 0.99, "scale_slope": 0.1}, {"sign_share": 0.99, "scale_slope": 0.9, **ALONE}),
     ("PF404", {**LOSS, "scale_slope": 30.0}, {**LOSS, "scale_slope": 30.1}),
     ("PF225", CUT, {**CUT, "elements": 9}),
+    ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999}, variant("unbiased_variance", scale_slope=1.01, scale_share=0.9999)),
     ("PF299", {}, EPSILON),
     ("PF301", MASK, {**MASK, "masked_target": 1000, "masked_different": 0}),
     ("PF301", {**MASK, "masked_target": 1000, "masked_different": 2}, {**MASK, "masked_different": 0}),

@@ -105,6 +105,9 @@ def test_epsilon_of_a_norm_that_is_written_out_is_that_of_its_sum(about):
     assert found["epsilon_reference"] == 1e-6
     assert found["epsilon_target"] == pytest.approx(1e-4, rel=1e-3)
     assert found["epsilon_share"] > 0.99
+    found = about("add", lambda x: x + 1e-6, lambda x: x + 0.2, X.abs(), dtype=np.float16, **{"1": "1e-06"})
+    assert found["epsilon_target"] == pytest.approx(0.2, rel=1e-2)
+    assert "epsilon_target" not in about("add", lambda x: x + 1e-6, lambda x: x + 200, X.abs(), **{"1": "1e-06"})
 
 
 def test_a_loss_that_is_one_number_is_explained(about):
