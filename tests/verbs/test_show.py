@@ -60,7 +60,7 @@ def test_the_page_of_a_rule(capsys):
     assert show.main(["PF214"]) == 0
     shown = capsys.readouterr().out
     assert "A normalisation adds a different epsilon to the variance." in shown
-    assert "applies (likely) when" in shown
+    assert "applies (possible) when" in shown
     assert show.main(["PF102", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["rule"] == "PF102"
