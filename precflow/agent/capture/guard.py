@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Any, List, Optional, Protocol, Sequence, Type
+from typing import Any, List, Optional, Protocol, Type
 
 from torch._C import DisableTorchFunction
 
 
 class Mode(Protocol):
-    """A mode of torch that records operators and can leave torch's stack of modes for a while."""
+    """A mode of torch that sees every operator, and can leave torch's stack of modes for a while."""
 
     def start(self) -> None:
         """Begin to listen."""
@@ -30,7 +30,7 @@ class Guard:
     thread may enter it again.
 
     Attributes:
-        modes: The modes that step aside.
+        modes: The modes that step aside, each above those before it.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Guard:
         self._owner: Optional[int] = None
         self._disabled: List[Any] = []  # of DisableTorchFunction, one for each time the guard was entered
         self._aside: List[Mode] = []
-        self.modes: Sequence[Mode] = ()
+        self.modes: List[Mode] = []
 
     @property
     def is_held(self) -> bool:
@@ -51,7 +51,7 @@ class Guard:
         if not self._disabled:
             self._owner = threading.get_ident()
             if self.modes:
-                self._aside = [mode for mode in self.modes if mode.step_aside()]
+                self._aside = [mode for mode in reversed(self.modes) if mode.step_aside()]
         disabled: Any = DisableTorchFunction()
         disabled.__enter__()
         self._disabled.append(disabled)
@@ -63,6 +63,6 @@ class Guard:
         if not self._disabled:
             self._owner = None
             aside, self._aside = self._aside, []
-            for mode in aside:
+            for mode in reversed(aside):
                 mode.start()
         self._lock.release()

@@ -207,10 +207,11 @@ class Recorder:
             # A script joins its group when it likes, perhaps in its first step; of several ranks every one does.
             can_communicate = self._of_ranks or collectives.is_possible()
             if self._aten is not None and (self._sees_operators or can_communicate):
-                self._modes.append(AtenMode(self._aten, self._collectives))
+                operators = AtenMode(self._aten, self._collectives)
+                self._modes.append(operators)
                 # Only the dispatch mode has to step aside: the guard switches torch functions off by other means.
-                self._guard.modes = tuple(self._modes)
-                undo.callback(setattr, self._guard, "modes", ())
+                self._guard.modes.append(operators)
+                undo.callback(self._guard.modes.remove, operators)
             if self._functions is not None:
                 self._modes.append(FunctionMode(self._functions))
             self.resume()

@@ -40,7 +40,9 @@ class ScriptNoise:
     def __enter__(self) -> ScriptNoise:  # noqa: PYI034  Self came with Python 3.11
         """Lie below every other mode, at first without doing anything."""
         if self._name and self._name != _WEIGHTS:
-            self._mode.enter_context(disturb(self._name, lambda: not self._has_begun or self._guard.is_held))
+            mode = disturb(self._name, lambda: not self._has_begun or self._guard.is_held)
+            self._guard.modes.append(mode)
+            self._mode.enter_context(mode)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -29,6 +29,11 @@ class Choices:
         self._kept: List[_Kept] = []
         self._coming: Optional[Iterator[_Kept]] = None
 
+    @property
+    def are_made(self) -> bool:
+        """The run that was kept chose at least once."""
+        return bool(self._kept)
+
     def follow(self) -> None:
         """Another run begins: it is given the choices that are kept."""
         self._coming = iter(self._kept)

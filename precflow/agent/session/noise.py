@@ -9,8 +9,8 @@ of that name. The judge compares these dumps with the reference's. The largest d
 ``chunks``   matrix products and convolutions are computed in four parts, which are added up in float32 or wider
 ``weights``  every weight is moved in the same way
 
-Before them the workload runs once more without a disturbance and without a dump, only to keep what it chooses
-(:mod:`precflow.agent.session.choices`).
+If the first of them chooses anything (:mod:`precflow.agent.session.choices`), the workload runs once more without a disturbance
+and without a dump, only to keep what it chooses then, and the first one is repeated.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
-from precflow.agent.session import rank_group
+from precflow.agent.session import garbage, rank_group
 from precflow.agent.session.choices import Choices
-from precflow.agent.session.disturbance import Chunks, Directions, Disturbance, Jitter
+from precflow.agent.session.disturbance import Chunks, Directions, Disturbance, Jitter, RoundedOnce
 from precflow.agent.session.dump import (
     check_capture,
     explain_user_errors,
@@ -42,6 +42,7 @@ from precflow.agent.session.workload_model import RunContext, Workload, prepare
 from precflow.agent.workloads.resolve import extend_path
 
 if TYPE_CHECKING:
+    from precflow.agent.capture.guard import Guard
     from precflow.agent.devices.protocol import Device
     from precflow.agent.events import Events
     from precflow.agent.request import Request
@@ -66,10 +67,20 @@ def noise(request: Request, device: Device, where: torch.device, events: Events)
         with explain_user_errors():
             run = RunContext(request, device, where, events, make_random_numbers(request))
             workload = prepare(run, hashed=False)
-            choices = _keep_choices(run, workload)
-            for number, name in enumerate(NOISES):
-                with events.nth_of(number, len(NOISES)):
-                    _record_disturbed(name, run, workload, choices)
+            with garbage.collect_rarely():  # once for all runs: a full collection walks through every imported library
+                # Of several ranks some may choose and others not, but all have to run equally often.
+                choices = None if request.ranks == 1 else _keep_choices(run, workload)
+                for number, name in enumerate(NOISES):
+                    with events.nth_of(number, len(NOISES)):
+                        if choices is None:
+                            choices = Choices()
+                            _record_disturbed(name, run, workload, choices)
+                            if not choices.are_made:
+                                continue
+                            choices = _keep_choices(run, workload)
+                            shutil.rmtree(os.path.join(request.output, name))
+                        choices.follow()
+                        _record_disturbed(name, run, workload, choices)
     except AgentError as error:
         if error.kind not in OF_WORKLOAD:
             raise
@@ -120,15 +131,25 @@ def _record_disturbed(name: str, run: RunContext, workload: Workload, choices: C
         raise write_error(error, folder, 0) from error
     if name == "weights":
         workload = _move_weights(workload)
-    choices.follow()
     # Each run draws from generators that are as they were before the reference's run.
     run = run._replace(numbers=make_random_numbers(run.request))
     with open_writer(run.request, run.where, folder) as writer:
         run.events.report_progress("noise", "with other %s" % name)
-        header = record(
-            run, workload, writer, lambda recorder: disturb(name, lambda: recorder.without_recording().is_held, choices)
-        )
+        header = record(run, workload, writer, lambda recorder: disturb_below(recorder.without_recording(), name, choices))
         rank_group.seal(run.request, writer, {**header, "seconds": dict(run.events.seconds)})
+
+
+def disturb_below(guard: Guard, name: str, choices: Optional[Choices] = None) -> Disturbance:
+    """Return the context manager in which a step runs with a disturbance, which is out of capture's way while it works.
+
+    Args:
+        guard: That of capture, held while it works.
+        name: One of ``NOISES``.
+        choices: Those of the plain run, if they were kept.
+    """
+    mode = disturb(name, lambda: guard.is_held, choices)
+    guard.modes.append(mode)
+    return mode
 
 
 def disturb(name: str, is_quiet: Callable[[], bool], choices: Optional[Choices] = None) -> Disturbance:
@@ -141,7 +162,7 @@ def disturb(name: str, is_quiet: Callable[[], bool], choices: Optional[Choices] 
     """
     if name == "jitter":
         return Jitter(is_quiet, Directions(), choices)
-    return (Chunks if name == "chunks" else Disturbance)(is_quiet, choices)
+    return (Chunks if name == "chunks" else RoundedOnce)(is_quiet, choices)
 
 
 def _move_weights(workload: Workload) -> Workload:

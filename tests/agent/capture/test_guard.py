@@ -42,13 +42,33 @@ def test_function_modes_see_nothing_while_it_is_held():
 
 def test_own_modes_step_aside_once_and_come_back_last():
     guard, mode = Guard(), Mode()
-    guard.modes = (mode,)
+    guard.modes.append(mode)
     with guard:
         with guard:
             assert guard.is_held
         assert mode.log == ["aside"]
     assert mode.log == ["aside", "back"]
     assert not guard.is_held
+
+
+def test_of_several_modes_the_highest_steps_aside_first_and_comes_back_last():
+    guard, order = Guard(), []
+
+    class Ordered:
+        def __init__(self, name):
+            self.name = name
+
+        def step_aside(self):
+            order.append(f"{self.name} aside")
+            return True
+
+        def start(self):
+            order.append(f"{self.name} back")
+
+    guard.modes += [Ordered("low"), Ordered("high")]
+    with guard:
+        pass
+    assert order == ["high aside", "low aside", "low back", "high back"]
 
 
 def test_an_exception_gives_it_free():

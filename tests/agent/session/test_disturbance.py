@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.session.disturbance import Chunks, Directions, Jitter
+from precflow.agent.session.disturbance import Chunks, Directions, Jitter, RoundedOnce
 
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 UNSEEN = lambda: False  # noqa: E731
@@ -152,6 +152,38 @@ def test_capture_sees_the_disturbed_result_and_its_own_sums_are_left_alone():
     assert first == second  # of the same generator; sums that were disturbed would depend on how many there were before
     assert plain.keys() == first.keys()
     assert plain["(model)/forward.output.0"] != first["(model)/forward.output.0"]
+
+
+@pytest.mark.parametrize("levels", [("module", "api"), ("module", "api", "operator")])
+def test_what_capture_runs_does_not_come_by_a_mode_that_steps_aside(levels):
+    model, values = torch.nn.Linear(16, 16), torch.randn(4, 16)
+    recorder = Recorder(None, levels=levels, detail="sketch")
+    guard, left_alone = recorder.without_recording(), []
+
+    def is_quiet():
+        left_alone.append(guard.is_held)
+        return guard.is_held
+
+    mode = Jitter(is_quiet, Directions())
+    guard.modes.append(mode)
+    for step in range(2):
+        recorder.begin_step(step)
+        with torch.no_grad(), mode, recorder.watch(model):
+            model(values)
+    assert len(left_alone) >= 4  # the operators of the model, in both steps
+    assert not any(left_alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_of_16_bits_are_those_of_float32_rounded_once(dtype):
+    values, weight, bias = torch.randn(24, 96).to(dtype), torch.randn(40, 96).to(dtype), torch.randn(40).to(dtype)
+    with RoundedOnce(UNSEEN):
+        product, sums = values @ weight.t(), torch.nn.functional.linear(values, weight, bias)
+        fine = torch.nn.functional.linear(values.float(), weight.float(), bias.float())
+    assert torch.equal(product, (values.float() @ weight.float().t()).to(dtype))
+    assert (sums.float() - fine).abs().max() <= torch.finfo(dtype).eps / 2 * fine.abs().max()
+    assert sums.dtype == dtype
+    assert torch.equal(fine, torch.nn.functional.linear(values.float(), weight.float(), bias.float()))
 
 
 def test_an_operator_between_a_tensor_and_a_number_still_runs():

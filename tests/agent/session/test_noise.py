@@ -91,6 +91,16 @@ def test_disturbed_runs_choose_as_the_plain_one_so_that_what_depends_on_a_near_t
     assert 0 < distance(dumps, "jitter", next(text for text in outputs(dumps["reference"]) if "/where.0/" in text)) < 0.02
 
 
+@pytest.mark.parametrize(("kind", "times"), [("Losing", 0), ("Routing", 1)])
+def test_only_a_model_that_chooses_runs_once_more_for_its_choices(kind, times, asked, events, tmp_path, monkeypatch):
+    runs = []
+    monkeypatch.setattr("precflow.agent.session.noise.run_unrecorded", lambda *given: runs.append(given))
+    inputs = {"_target_": "toy_workload.labelled" if kind == "Losing" else "toy_workload.inputs"}
+    workload = {"model": {"_target_": "toy_workload.build", "kind": kind}, "inputs": inputs}
+    noise(requests.parse(asked(action="noise", workload=workload)), Cpu(), torch.device("cpu"), events)
+    assert len(runs) == times
+
+
 def test_a_workload_that_does_not_run_so_leaves_the_reason_and_no_dumps(asked, events, tmp_path):
     workload = {"model": {"_target_": "toy_workload.build", "kind": "Raising"}, "inputs": {"_target_": "toy_workload.inputs"}}
     request = requests.parse(asked(action="noise", workload=workload))
