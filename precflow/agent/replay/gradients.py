@@ -38,6 +38,7 @@ _BY_ELEMENT = frozenset(
     "clamp_max".split()
 )
 _OF_PRODUCTS = frozenset("mul div multiply divide true_divide".split())
+_HANDING_ON = frozenset("add sub".split()) | _CONVERSIONS  # the gradient leaves as it arrived, where nothing was repeated
 _LOOK_UPS = frozenset("embedding embedding_bag index index_select getitem gather take take_along_dim".split())
 _SMALLEST = 1e-300  # in place of 0, where an absolute value has no gradient
 
@@ -49,8 +50,11 @@ class _Sum(NamedTuple):
         exact: In float64.
         terms: Sum of the absolute terms.
         digits: Bits of the significand of the coarsest type on the way.
-        kind: ``other``, ``matmul`` with a product of matrices on the way, ``reduction`` where it was summed over rows.
-        is_computed: A function is on the way; else it only adds up what was recorded.
+        kind: ``other``, ``matmul`` with a product of matrices on the way, ``reduction`` where rounded values are added up:
+            over rows, or from more than two parts.
+        is_computed: A function that does more than move values is on the way. What was recorded where a tensor has several uses
+            is a sum of its own beside autograd's, and a chip that rounds by chance makes it another one.
+        is_rounded: What was recorded was rounded again on the way.
     """
 
     exact: torch.Tensor
@@ -58,6 +62,7 @@ class _Sum(NamedTuple):
     digits: int
     kind: str = operators.OTHER
     is_computed: bool = False
+    is_rounded: bool = False
 
 
 def _join_kinds(kinds: Sequence[str]) -> str:
@@ -137,12 +142,15 @@ def _add(sums: _Sums, key: str, part: Optional[_Sum]) -> None:
     elif known is None:
         sums[key] = part
     else:
+        # Where rounded parts cancel, an element may be off by any number of its own roundings.
+        added = operators.REDUCTION if known.is_rounded or part.is_rounded else operators.OTHER
         sums[key] = _Sum(
             known.exact + part.exact,
             known.terms + part.terms,
             min(known.digits, part.digits),
-            _join_kinds([known.kind, part.kind]),
+            _join_kinds([known.kind, part.kind, added]),
             known.is_computed or part.is_computed,
+            is_rounded=True,
         )
 
 
@@ -160,6 +168,7 @@ class _Differentiated:
         self._name = self._call.operator.rstrip("_")
         self._kind = operators.kind_of(self._call)
         self._readings: Optional[Sequence[operators.Reading]] = None
+        self._size = max((math.prod(slot.shape) for slot in self.outputs.values()), default=0)
         types = [find_dtype(slot.dtype) for slots in (function.inputs, function.outputs) for slot in slots.values()]
         self._is_real = not any(dtype.is_complex for dtype in types)
         floats = [dtype for dtype in types if dtype.is_floating_point]
@@ -186,15 +195,28 @@ class _Differentiated:
             return lost
         digits = min([*self._digits, *[part.digits for part in known.values()]])
         kinds = [part.kind for part in known.values()]
+        moves = self._kind == operators.MOVEMENT and self._name not in _LOOK_UPS
+        hands_on = moves or self._name in _HANDING_ON
+        computed, rounded = (any(getattr(part, name) for part in known.values()) for name in ("is_computed", "is_rounded"))
         return [
-            (floats[path].key, _Sum(exact, terms, digits, _join_kinds([*kinds, self._kind_of(path)]), is_computed=True))
+            (
+                floats[path].key,
+                _Sum(
+                    exact,
+                    terms,
+                    digits,
+                    _join_kinds([*kinds, self._kind_of(path)]),
+                    is_computed=computed or not moves,
+                    is_rounded=rounded or not hands_on or exact.numel() < self._size,
+                ),
+            )
             for path, (exact, terms) in leaving.items()
         ]
 
     def _kind_of(self, path: str) -> str:
         """Return the kind of what the function adds: that of an input which was repeated along rows is a sum over them."""
         slot = self._function.inputs[path]
-        repeated = math.prod(slot.shape) < max(math.prod(one.shape) for one in self.outputs.values())
+        repeated = math.prod(slot.shape) < self._size
         # A row of a table is added up as often as it was looked up, most often once.
         if self._name in _LOOK_UPS or (self._kind == operators.MATMUL and len(slot.shape) > 1):
             return operators.MATMUL

@@ -86,7 +86,7 @@ def test_parts_of_modules_inside_are_added_and_alone_they_say_nothing():
     exact, kinds = compute([gelu], values, total={"y": "g"}, parts={"x": ["part"]}, wanted="x")
     (expected,) = differentiate(functional.gelu, [x], g)
     assert torch.allclose(exact.outputs["x"], expected + g)
-    assert kinds == {"x": "other"}
+    assert kinds == {"x": "reduction"}  # what gelu gives was rounded before it was added
     exact, _ = compute([gelu], values, parts={"x": ["part"]}, wanted="x")
     assert not exact.outputs
 
@@ -135,3 +135,17 @@ def test_a_conversion_and_a_function_that_draws():
     assert torch.equal(exact.outputs["x"], g.double())
     drop = function("dropout", [("x", x)], ("y", x), arguments={"p": "0.5", "training": "True"})
     assert not compute([drop], {"x": x, "g": g}, total={"y": "g"}, wanted="x")[0].outputs
+
+
+def test_what_is_only_moved_and_added_says_nothing_and_two_recorded_parts_are_rounded_once():
+    x, parts = draw(3, 4), {name: draw(3, 4, seed=seed) for seed, name in enumerate("abc", 1)}
+    moved = function("transpose", [("x", x)], ("y", x.T), arguments={"1": "0", "2": "1"})
+    values = {"x": x, "y": x.T, "g": draw(4, 3), **parts}
+    exact, _ = compute([moved], values, total={"y": "g"}, parts={"x": ["a"]}, wanted="x")
+    assert not exact.outputs
+    added = function("add", [("x", x), ("other", x)], ("y", x))
+    values = {"x": x, "other": x, "y": x + x, "g": draw(3, 4), **parts}
+    _, kinds = compute([added], values, total={"y": "g"}, parts={"x": ["a"]}, wanted="x")
+    assert kinds == {"x": "other"}
+    _, kinds = compute([added], values, total={"y": "g"}, parts={"x": ["a", "b"]}, wanted="x")
+    assert kinds == {"x": "reduction"}
