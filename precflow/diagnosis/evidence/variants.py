@@ -29,6 +29,7 @@ _ROUNDING = 2.0**-7  # what one leaves that fits less well, relative to itself: 
 _SEVERAL = 16  # wrong elements; a variant may be right about fewer by chance, where only rounding differs
 _FEW = 8  # elements of an output up to which one of many variants is near it by chance
 _NEAR = 2.0**-17  # relative distance at which such an output is that of the variant
+_OUTSIDE = 0.5  # share of the rows of a table that may lie beyond its end once they are shifted
 _MOST_TERMS = 64  # of a sum that are left out at its end
 _MOST_FITTED = 1024  # terms of a sum that are looked at one by one
 _WHOLE = 0.1  # distance from a whole number at which a term is that many times in a sum
@@ -328,7 +329,12 @@ def _vary_embedding(call: _TargetCall) -> Variants:
     rows, table = call.tensor(0, "input"), call.tensor(1, "weight")
     if rows is not None and table is not None:
         for shift in _SHIFTS:
-            yield f"rows_shifted: by {shift}", table[np.clip(rows + shift, 0, len(table) - 1)]
+            shifted = rows + shift
+            values = table[np.clip(shifted, 0, len(table) - 1)]
+            outside = (shifted < 0) | (shifted >= len(table))  # what is read there depends on the kernel
+            if outside.mean() < _OUTSIDE and values.shape == call.target.shape:
+                values[outside] = call.target[outside]
+                yield f"rows_shifted: by {shift}", values
 
 
 _FAMILIES: dict[str, Callable[[_TargetCall], Variants]] = {

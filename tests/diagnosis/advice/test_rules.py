@@ -282,6 +282,7 @@ TABLE = [
     ("PF213", {"family": "softmax", "narrow_type": "float16"}, {"family": "softmax"}),
     ("PF214", EPSILON, {**EPSILON, "epsilon_share": 0.3}),
     ("PF214", EPSILON, {**EPSILON, "epsilon_target": 1.1e-5}),
+    ("PF214", EPSILON, {**EPSILON, **variant("unbiased_variance", epsilon_share=0.98)}),
     ("PF215", {"movement": True, "operator": "transpose"}, {"movement": True, "inputs_equal": False, "inputs_differ": True}),
     ("PF215", {"movement": True, "inputs_equal": False, "inputs_differ": True, "introduced_measure": "movement"}, {}),
     ("PF216", {"changed": "input 0 after a / linear returned it (model.py:3 in forward)", "operator": "tanh"}, {}),

@@ -156,6 +156,13 @@ def test_rows_of_a_table_are_found_up_to_four_away(shift):
     assert (found.name, found.share, found.detail) == ("rows_shifted", 1.0, f"by {shift}")
 
 
+def test_what_is_read_beyond_the_end_of_a_table_is_no_objection():
+    every = torch.arange(len(TABLE))
+    found = fit("embedding", {}, (every, TABLE), lambda i, t: t[(i + 2) % len(t)])
+    assert (found.name, found.share, found.detail) == ("rows_shifted", 1.0, "by 2")
+    assert fit("embedding", {}, (every, TABLE), lambda i, t: t[i.flip(0)]).name == ""
+
+
 @pytest.mark.parametrize("name", ROUNDED)
 def test_rounded_inputs_are_found_in_float32(name):
     operator, arguments, inputs, right, wrong = ROUNDED[name]
