@@ -40,8 +40,9 @@ from typing import Any
 
 from precflow.judgement import lines
 
-MATMUL, MOVEMENT, RANDOM, REDUCTION = "matmul", "movement", "random", "reduction"
-_ADDING = frozenset({MATMUL, REDUCTION})  # a chip may round their partial sums
+MATMUL, MOVEMENT, RANDOM, PARTS, REDUCTION = "matmul", "movement", "random", "parts", "reduction"
+_ADDING = frozenset({MATMUL, REDUCTION})  # a chip may round their partial sums, or cut them off
+_ROUNDING_INSIDE = _ADDING | {PARTS}  # in 16 bits
 _RESIDUES = ("variance", "slope", "curve", "largest")
 _DIRECTED = ("slope", "curve")
 _OF_CHIPS = ("variance", "curve", "largest")  # a property of kernels before it is a fault
@@ -100,8 +101,8 @@ class Evaluated:
     Attributes:
         call: Text that names the call: the identity of its first output without role and index.
         index: Index of the output.
-        kind: ``matmul`` (multiplies and adds up), ``movement``, ``sum``, ``random``, ``reduction`` (a gradient that is summed
-            over rows) or ``other``.
+        kind: ``matmul`` (multiplies and adds up), ``movement``, ``sum``, ``random``, ``parts`` (a gradient that is added up
+            from rounded ones), ``reduction`` (one that is summed over rows) or ``other``.
         evaluated: Both sides could be evaluated.
         why: Why not, in words.
         sides: ``reference`` and ``target``.
@@ -236,7 +237,7 @@ def _judge_residue(
     yield from _judge_sums(evaluated, reference, target)
     for name, floor in zip(_RESIDUES, _FLOORS, strict=True):
         # Partial sums that a matmul rounds to its own type (split-K) are legal and raise variance and largest element.
-        if evaluated.kind in _ADDING and name in {"variance", "largest"}:
+        if evaluated.kind in _ROUNDING_INSIDE and name in {"variance", "largest"}:
             continue
         same_type = reference.dtype == target.dtype
         if name == "largest" and same_type and reference.largest > lines.LARGEST_OF_REFERENCE:
@@ -258,7 +259,7 @@ def _judge_sums(evaluated: Evaluated, reference: SideNumbers, target: SideNumber
     The error is scaled by what is added up, which hides a wrong row or element; and variance and largest element say nothing,
     because partial sums may be rounded. But then the reference's own error is of the same kind.
     """
-    if evaluated.kind not in _ADDING or reference.dtype != target.dtype or target.elements < lines.FEWEST_ELEMENTS:
+    if evaluated.kind not in _ROUNDING_INSIDE or reference.dtype != target.dtype or target.elements < lines.FEWEST_ELEMENTS:
         return
     if evaluated.kind == REDUCTION:
         # Where a sum cancels, rounded partial sums leave more than the rounding of the result, which is all that another

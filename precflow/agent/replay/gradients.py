@@ -40,6 +40,7 @@ _BY_ELEMENT = frozenset(
 _OF_PRODUCTS = frozenset("mul div multiply divide true_divide".split())
 _HANDING_ON = frozenset("add sub".split()) | _CONVERSIONS  # the gradient leaves as it arrived, where nothing was repeated
 _LOOK_UPS = frozenset("embedding embedding_bag index index_select getitem gather take take_along_dim".split())
+_JOINING = frozenset("cat concat concatenate stack hstack vstack dstack pad constant_pad_nd".split())  # nothing is repeated
 _SMALLEST = 1e-300  # in place of 0, where an absolute value has no gradient
 
 
@@ -50,8 +51,8 @@ class _Sum(NamedTuple):
         exact: In float64.
         terms: Sum of the absolute terms.
         digits: Bits of the significand of the coarsest type on the way.
-        kind: ``other``, ``matmul`` with a product of matrices on the way, ``reduction`` where rounded values are added up:
-            over rows, or from more than two parts.
+        kind: ``other``, ``parts`` where rounded values were added up, ``matmul`` with a product of matrices on the way,
+            ``reduction`` where it was summed over rows.
         is_computed: A function that does more than move values is on the way. What was recorded where a tensor has several uses
             is a sum of its own beside autograd's, and a chip that rounds by chance makes it another one.
         is_rounded: What was recorded was rounded again on the way.
@@ -66,7 +67,7 @@ class _Sum(NamedTuple):
 
 
 def _join_kinds(kinds: Sequence[str]) -> str:
-    return max(kinds, key=(operators.OTHER, operators.MATMUL, operators.REDUCTION).index)
+    return max(kinds, key=(operators.OTHER, operators.PARTS, operators.MATMUL, operators.REDUCTION).index)
 
 
 _LOST = None
@@ -143,7 +144,7 @@ def _add(sums: _Sums, key: str, part: Optional[_Sum]) -> None:
         sums[key] = part
     else:
         # Where rounded parts cancel, an element may be off by any number of its own roundings.
-        added = operators.REDUCTION if known.is_rounded or part.is_rounded else operators.OTHER
+        added = operators.PARTS if known.is_rounded or part.is_rounded else operators.OTHER
         sums[key] = _Sum(
             known.exact + part.exact,
             known.terms + part.terms,
@@ -207,7 +208,7 @@ class _Differentiated:
                     digits,
                     _join_kinds([*kinds, self._kind_of(path)]),
                     is_computed=computed or not moves,
-                    is_rounded=rounded or not hands_on or exact.numel() < self._size,
+                    is_rounded=rounded or not hands_on or (exact.numel() < self._size and self._name not in _JOINING),
                 ),
             )
             for path, (exact, terms) in leaving.items()
@@ -216,7 +217,7 @@ class _Differentiated:
     def _kind_of(self, path: str) -> str:
         """Return the kind of what the function adds: that of an input which was repeated along rows is a sum over them."""
         slot = self._function.inputs[path]
-        repeated = math.prod(slot.shape) < self._size
+        repeated = math.prod(slot.shape) < self._size and self._name not in _JOINING
         # A row of a table is added up as often as it was looked up, most often once.
         if self._name in _LOOK_UPS or (self._kind == operators.MATMUL and len(slot.shape) > 1):
             return operators.MATMUL

@@ -20,8 +20,8 @@ from precflow.agent.replay.compositions import COMPOSITIONS
 from precflow.agent.replay.terms import TERMS
 
 MATMUL, MOVEMENT, SUM, RANDOM, OTHER = KINDS = ("matmul", "movement", "sum", "random", "other")
-REDUCTION = "reduction"
-"""Kind of a gradient that is summed over rows, such as that of a bias."""
+PARTS, REDUCTION = "parts", "reduction"
+"""Kinds of gradients: added up from parts that were rounded, and summed over rows, such as that of a bias."""
 
 _MATMULS = frozenset(
     "mm bmm addmm baddbmm addbmm matmul linear einsum mv dot vdot inner addmv addr tensordot bilinear chain_matmul "

@@ -86,7 +86,7 @@ def test_parts_of_modules_inside_are_added_and_alone_they_say_nothing():
     exact, kinds = compute([gelu], values, total={"y": "g"}, parts={"x": ["part"]}, wanted="x")
     (expected,) = differentiate(functional.gelu, [x], g)
     assert torch.allclose(exact.outputs["x"], expected + g)
-    assert kinds == {"x": "reduction"}  # what gelu gives was rounded before it was added
+    assert kinds == {"x": "parts"}  # what gelu gives was rounded before it was added
     exact, _ = compute([gelu], values, parts={"x": ["part"]}, wanted="x")
     assert not exact.outputs
 
@@ -148,4 +148,15 @@ def test_what_is_only_moved_and_added_says_nothing_and_two_recorded_parts_are_ro
     _, kinds = compute([added], values, total={"y": "g"}, parts={"x": ["a"]}, wanted="x")
     assert kinds == {"x": "other"}
     _, kinds = compute([added], values, total={"y": "g"}, parts={"x": ["a", "b"]}, wanted="x")
-    assert kinds == {"x": "reduction"}
+    assert kinds == {"x": "parts"}
+
+
+def test_what_is_joined_is_not_repeated():
+    a, b = draw(3, 2), draw(3, 2, seed=1)
+    joined = function("cat", [("a", a), ("b", b)], ("y", torch.cat([a, b], -1)), arguments={"dim": "-1"})
+    joined = joined._replace(inputs={"0.0": slot_of("a", a), "0.1": slot_of("b", b)})
+    gelu = function("gelu", [("x", a)], ("a", a), arguments={"approximate": "'none'"})
+    values = {"x": a, "a": functional.gelu(a), "b": b, "y": torch.cat([functional.gelu(a), b], -1), "g": draw(3, 4)}
+    exact, kinds = compute([gelu, joined], values, total={"y": "g"}, wanted="x")
+    assert "x" in exact.outputs
+    assert kinds == {"x": "other"}
