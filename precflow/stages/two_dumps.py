@@ -18,7 +18,12 @@ from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evaluation import pair_calls
 from precflow.diagnosis.evidence.collect import collect
-from precflow.diagnosis.evidence.training import find_other_numbers, find_other_settings, moves_no_weight
+from precflow.diagnosis.evidence.training import (
+    find_other_averages,
+    find_other_numbers,
+    find_other_settings,
+    moves_no_weight,
+)
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
@@ -93,6 +98,8 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     reproduction = reproduce(reference, target, same)
     measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
     other_settings = () if reproduction.blockers else find_other_numbers(reference, target)
+    if not reproduction.blockers:  # nothing that could be compared knows of the rate
+        reproduction = replace(reproduction, unseen=(*reproduction.unseen, *find_other_averages(reference, target)))
     judged, verdict = judge_dumps(tolerance, reference, target, measures, reproduction, other_settings=other_settings)
     dtypes = find_dtypes(reference, target, measures)
     copy = describe_copy(reference.header, target.header)

@@ -38,6 +38,18 @@ def test_equal_dumps_are_aligned(both):
     assert [row.judged.status for row in model.rows] == ["pass", "pass"]
 
 
+def test_batch_norms_that_average_at_another_rate_leave_the_verdict_open(tmp_path):
+    dumps = []
+    for side, momentum in (("reference", "0.1"), ("target", "0.01")):
+        made = builder.DumpBuilder(tmp_path / side, side=side)
+        made.call("bn", "batch_norm", [X], {"0": X, "running_mean": X[0]}, arguments={"training": "True", "momentum": momentum})
+        made.lines[0, 0][0]["inputs"][1]["weight"] = "bn.running_mean"
+        dumps.append(Dump.open(made.write()))
+    verdict = compare_dumps(*dumps, command="").verdict
+    assert verdict.verdict == "inconclusive"
+    assert "averages its running statistics with momentum 0.1 / 0.01" in verdict.reasons[0]
+
+
 def test_a_dump_beside_itself_is_aligned_with_a_warning(both):
     reference, _ = both()
     verdict = compare_dumps(reference, reference, command="").verdict
