@@ -105,8 +105,8 @@ def describe_unchanged(expected: Floats, target: Floats, given: Floats) -> str:
     >>> describe_unchanged(2 * given, target, given)
     'the last 2 of 8 along axis 1'
     """
-    error = target - expected
-    energy = error**2
+    with np.errstate(invalid="ignore"):  # of two infinities: NaN, and nothing is said
+        energy = (target - expected) ** 2
     try:
         unchanged = np.broadcast_to(given, target.shape) == target
     except ValueError:  # an input of another shape

@@ -78,7 +78,7 @@ def fit_variant(
     if exact is None or exact.shape != target.shape:
         return None
     usable = np.isfinite(exact) & np.isfinite(target)
-    energy = float(np.sum((target - exact)[usable] ** 2))
+    energy = float(np.sum((target[usable] - exact[usable]) ** 2))
     if energy == 0.0 or not np.isfinite(energy):
         return None
     best = VariantFit("", 0.0)
