@@ -29,8 +29,8 @@ from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OPTIMIZER, pars
 from precflow.diagnosis.calls_differ import DifferentCall
 from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.findings import Region, Suspect
+from precflow.diagnosis.gradients.linear import is_product
 from precflow.diagnosis.introduced import IntroducedError, find_classes, group_by_call
-from precflow.diagnosis.linear_gradients import is_product
 from precflow.diagnosis.nodes import CallKey, CallNode
 from precflow.dumps.records import Call, Record
 from precflow.judgement import lines

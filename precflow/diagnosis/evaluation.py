@@ -19,9 +19,9 @@ import numpy as np
 from precflow.agent.contract import API, BACKWARD, FORWARD, GRADIENT, MODULE, OPERATOR, OPTIMIZER, module_text
 from precflow.comparison.fused.value_classes import widen
 from precflow.diagnosis.evidence.expected import compute_expected
-from precflow.diagnosis.function_gradients import FunctionGradients
+from precflow.diagnosis.gradients.functions import FunctionGradients
+from precflow.diagnosis.gradients.linear import find_operands, is_product, write_equation
 from precflow.diagnosis.introduced import Evaluated
-from precflow.diagnosis.linear_gradients import find_operands, is_product, write_equation
 from precflow.diagnosis.localize import DumpWithCalls
 from precflow.dumps.dtypes import FLOATS
 from precflow.dumps.records import Call, Record

@@ -156,6 +156,15 @@ def test_every_weight_of_a_step_may_move_as_far_as_any(stepped):
     assert floors["fc/optimizer.output.weight"].metrics["relative_l2"] == pytest.approx(0.002 / np.linalg.norm(WIDE), rel=0.01)
 
 
+def add_statistics(dump):
+    """Give the records of both steps their statistics; movement has none of its own."""
+    for step in range(2):
+        for line in (line for line in dump.lines[0, step] if not line["movement"]):
+            for record in (*line["outputs"], *line["inputs"]):
+                array = dump.tensors[0, step][record["content"]].astype(np.float64)
+                record["statistics"] = [array.min(), array.max(), array.sum(), np.square(array).sum(), 0, 0, 0, 0, 0, 0]
+
+
 @pytest.fixture
 def next_step(tmp_path):
     """Return a function that writes an optimizer's step of a table and a bias, and a forward that reads them."""
@@ -183,11 +192,7 @@ def next_step(tmp_path):
             dump.lines[0, 1][-1]["inputs"][0]["weight"] = weight
         dump.lines[0, 1][3]["inputs"][0]["source"] = [0, "0"]
         dump.lines[0, 1][4]["inputs"][0]["source"] = dump.lines[0, 1][7]["inputs"][0]["source"] = [3, "0"]
-        for step in range(2):
-            for line in (line for line in dump.lines[0, step] if not line["movement"]):
-                for record in line["outputs"]:
-                    array = dump.tensors[0, step][record["content"]].astype(np.float64)
-                    record["statistics"] = [array.min(), array.max(), array.sum(), np.square(array).sum(), 0, 0, 0, 0, 0, 0]
+        add_statistics(dump)
         dump.write(steps=True)
         return Dump.open(tmp_path / name)
 
@@ -232,11 +237,7 @@ def next_backward(tmp_path):
         dump.call("norm", "", [near * 3 * one], [WIDE], phase="backward", step=1)
         dump.call("b", "", {"weight": near, "weight.exp_avg": near * one}, phase="optimizer", step=1)
         dump.call("last", "", [near * 200 * one], [WIDE * 300 * one], phase="backward", step=1)
-        for step in range(2):
-            for line in dump.lines[0, step]:
-                for record in (*line["outputs"], *line["inputs"]):
-                    array = dump.tensors[0, step][record["content"]].astype(np.float64)
-                    record["statistics"] = [array.min(), array.max(), array.sum(), np.square(array).sum(), 0, 0, 0, 0, 0, 0]
+        add_statistics(dump)
         dump.write(steps=True)
         return Dump.open(tmp_path / name)
 

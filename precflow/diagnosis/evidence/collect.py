@@ -18,8 +18,8 @@ from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region, Suspect
+from precflow.diagnosis.gradients.linear import add_products
 from precflow.diagnosis.introduced import IntroducedError
-from precflow.diagnosis.linear_gradients import add_products
 from precflow.diagnosis.training.gradients import Gradients
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.judgement.verdicts import Judged

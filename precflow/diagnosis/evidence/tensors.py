@@ -88,7 +88,7 @@ class ObservedCall:
         inputs: Values of each input that is on both sides and stored, in order.
         whole: The call in full on the reference and on the target; ``None`` if not all of it was stored, or it is too large.
         product: For a gradient of a Linear layer, the product of matrices that gives it on both sides, see
-            :mod:`precflow.diagnosis.linear_gradients`.
+            :mod:`precflow.diagnosis.gradients.linear`.
     """
 
     suspect: Suspect

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from precflow.agent.contract import API, BACKWARD, FORWARD, GRADIENT, ROOT_MODULE, join_names
-from precflow.diagnosis.linear_gradients import is_product
+from precflow.diagnosis.gradients.linear import is_product
 from precflow.diagnosis.nodes import list_read_inputs
 from precflow.dumps.dtypes import FLOATS
 from precflow.dumps.records import Call, Record

@@ -8,7 +8,7 @@ from linear_layers import products, record, rounded
 from precflow.diagnosis.evidence import in_place
 from precflow.diagnosis.evidence.tensors import observe
 from precflow.diagnosis.findings import Suspect
-from precflow.diagnosis.linear_gradients import add_products
+from precflow.diagnosis.gradients.linear import add_products
 from precflow.dumps.reader import Dump
 
 
