@@ -23,8 +23,8 @@ is off by an ulp or two in a table's way, the same at neighbouring arguments, ha
 Each is divided by that of the reference and of a control (float64 at the same inputs, rounded once), whichever is larger:
 inputs of few distinct values leave residues that do not average out, on correct chips too. More roundings inside are a
 property of a chip's kernel as long as all calls of an operator show them, and so is a curve that is off by an ulp; variance,
-curve and largest are therefore also divided by the median of the target's other calls of the operator, and only a very large
-variance or curve is a fault by itself.
+curve and largest are therefore also divided by the median of the same output of the target's other calls of the operator, and
+only a very large variance or curve is a fault by itself.
 
 The agent computes the numbers (:mod:`precflow.agent.replay`); the lines are in :mod:`precflow.judgement.lines`.
 """
@@ -182,15 +182,16 @@ def decide_all(evaluated: Sequence[Evaluated], operators: Mapping[str, str]) -> 
         evaluated: As the agent wrote it.
         operators: Call -> its operator.
     """
-    groups: dict[str, list[tuple[str, SideNumbers]]] = defaultdict(list)
+    # The mean that native_layer_norm returns beside its output does not say what is usual of that output: like goes with like.
+    groups: dict[tuple[str, str], list[tuple[str, SideNumbers]]] = defaultdict(list)
     for one in evaluated:
         if one.evaluated and one.sides["target"].eta is not None:
-            group = groups[operators.get(one.call, "")]
+            group = groups[operators.get(one.call, ""), one.index]
             if len(group) < _ENOUGH:
                 group.append((one.call, one.sides["target"]))
     decided = []
     for one in evaluated:
-        others = [numbers for call, numbers in groups[operators.get(one.call, "")] if call != one.call]
+        others = [numbers for call, numbers in groups[operators.get(one.call, ""), one.index] if call != one.call]
         usual = (
             {name: statistics.median([_read_residue(each, name) for each in others]) for name in _OF_CHIPS} if others else {}
         )
@@ -205,7 +206,8 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
 
     Args:
         evaluated: As the agent wrote it.
-        usual: Median of variance, curve and largest of the target's other calls of this operator; empty if it has none.
+        usual: Median of variance, curve and largest of this output of the target's other calls of this operator; empty if it
+            has none.
     """
     if not evaluated.evaluated or evaluated.kind == RANDOM:
         return None
