@@ -47,7 +47,8 @@ class PairedDump(Dump):
 
     Args:
         whole: The dump.
-        rules: The recipe's, in order; the first that matches a call counts.
+        rules: The recipe's, in order; the first that matches a call counts. If it is about one output alone (``index``), later
+            rules for the same names are about the others.
         side: ``reference`` or ``target``. Of the reference only parts are taken (``reference_slices``).
         reference: The other dump; tensors are filled up to its shapes (``pad``).
     """
@@ -107,11 +108,13 @@ class PairedDump(Dump):
         pairing: dict[Identity, str] = {}
         parts: dict[tuple[Any, ...], dict[int, Call]] = defaultdict(dict)  # of tensors that are joined
         for call in self._whole.calls():
-            number, place, captured = self._match(call)
-            if number < 0:
+            matches = self._match(call)
+            if not matches:
                 calls.append(call)
                 continue
+            number, place, captured = matches[0]
             rule = self._rules[number]
+            numbers = [number] * len(call.outputs)
             if self._is_target and len(rule.target) > 1:
                 key = (number, captured, call.level, call.operator, call.call, call.ordinal, call.phase, call.step, call.rank)
                 together = parts[key]
@@ -120,20 +123,29 @@ class PairedDump(Dump):
                     continue
                 paired = [self._join([together[part] for part in range(len(rule.target))], number, captured)]
                 together.clear()  # the same calls of a later turn, as in a loop, are joined anew
-            elif self._is_target:
-                paired = [self._change(call, number, captured, part) for part in range(len(rule.reference))]
             else:
-                paired = [self._take_part(call, number)]
+                numbers = self._find_rules(call, matches)
+                if self._is_target:
+                    paired = [self._change(call, numbers, captured, name, part) for part, name in enumerate(rule.reference)]
+                else:
+                    paired = [self._take_part(call, numbers)]
             calls += paired
-            pairing.update({record.identity: f"pairing.rules[{number}]" for pair in paired for record in pair.outputs})
+            pairing.update(
+                {
+                    record.identity: f"pairing.rules[{given}]"
+                    for pair in paired
+                    for given, record in zip(numbers, pair.outputs, strict=True)
+                }
+            )
         calls += [call for together in parts.values() for call in together.values()]  # without the others they stay alone
         calls.sort(key=lambda call: (call.rank, call.step, call.order))
         return calls, pairing
 
-    def _match(self, call: Call) -> tuple[int, int, Captured]:
-        """Return the number of the first rule that matches a call, which of its patterns does, and what its stars stand for."""
+    def _match(self, call: Call) -> list[tuple[int, int, Captured]]:
+        """Return number of each rule that matches a call, which of its patterns does, and what its stars stand for."""
+        matches: list[tuple[int, int, Captured]] = []
         if call.module == OUTSIDE:
-            return -1, 0, ()
+            return matches
         for number, rule in enumerate(self._rules):
             if not (self._is_target or rule.reference_slices):
                 continue
@@ -144,18 +156,42 @@ class PairedDump(Dump):
             for place, pattern in enumerate(rule.target if self._is_target else rule.reference):
                 captured = match_call(pattern, call)
                 if captured is not None:
-                    return number, place, captured
-        return -1, 0, ()
+                    matches.append((number, place, captured))
+                    break
+        return matches
 
-    def _change(self, call: Call, number: int, captured: Captured, part: int) -> Call:
-        """Return a call of the target by its name on the reference; of a tensor that is cut, one part."""
-        rule = self._rules[number]
-        renamed = _rename(call, rule.reference[part], captured)
-        if not changes_tensors(rule):
-            return renamed
+    def _find_rules(self, call: Call, matches: Sequence[tuple[int, int, Captured]]) -> list[int]:
+        """Return the number of each output's rule: the first that matches the call, or a later one with the output's ``index``.
+
+        The later one has to give the call the same name.
+        """
+        first, _, captured = matches[0]
+        names = [fill_pattern(pattern, captured) for pattern in self._rules[first].reference]
+        alike = [
+            number
+            for number, _, stars in matches
+            if not self._is_target or [fill_pattern(pattern, stars) for pattern in self._rules[number].reference] == names
+        ]
+        return [
+            next((number for number in alike if self._rules[number].index in {"", record.index}), first)
+            for record in call.outputs
+        ]
+
+    def _change(self, call: Call, numbers: Sequence[int], captured: Captured, name: str, part: int) -> Call:
+        """Return a call of the target by its name on the reference; of a tensor that is cut, one part.
+
+        Args:
+            call: The call.
+            numbers: The rule of each output.
+            captured: What the stars of the call's name stand for.
+            name: Pattern of the name on the reference.
+            part: Number of the part.
+        """
+        renamed = _rename(call, name, captured)
         outputs = []
-        for record, source in zip(renamed.outputs, call.outputs, strict=True):
-            if rule.index not in {"", record.index}:
+        for number, record, source in zip(numbers, renamed.outputs, call.outputs, strict=True):
+            rule = self._rules[number]
+            if rule.index not in {"", record.index} or not changes_tensors(rule):
                 outputs.append(record)
                 continue
             derivation = Derivation(
@@ -188,13 +224,13 @@ class PairedDump(Dump):
             outputs.append(self._make(record, tuple(sources), derivation, number))
         return msgspec.structs.replace(renamed, outputs=tuple(outputs))
 
-    def _take_part(self, call: Call, number: int) -> Call:
-        """Return a call of the reference with the part of its outputs that the target has."""
-        rule = self._rules[number]
-        derivation = Derivation(slices=rule.reference_slices)
+    def _take_part(self, call: Call, numbers: Sequence[int]) -> Call:
+        """Return a call of the reference with the part of its outputs that the target has, by the rule of each output."""
         outputs = [
-            self._make(record, (record,), derivation, number) if rule.index in {"", record.index} else record
-            for record in call.outputs
+            self._make(record, (record,), Derivation(slices=self._rules[number].reference_slices), number)
+            if self._rules[number].index in {"", record.index}
+            else record
+            for number, record in zip(numbers, call.outputs, strict=True)
         ]
         return msgspec.structs.replace(call, outputs=tuple(outputs))
 
@@ -260,20 +296,25 @@ def _rename_weights(
 ) -> tuple[ContentEntries, ContentEntries]:
     """Return the weights of both sides by the reference's names, without those of modules that a rule cuts or joins.
 
-    The contents of a fused weight and of its parts cannot be compared: only digests of whole weights are in a header.
+    The contents of a fused weight and of its parts cannot be compared: only digests of whole weights are in a header. The same
+    holds for weights of another shape in a module whose tensors a rule changes, such as a vocabulary that is padded.
     """
     if not (reference.digest and target.digest and reference.entries and target.entries):
         return reference, target
     here, there = dict(reference.entries), dict[str, ContentEntry]()
     for name, entry in target.entries.items():
         module, _, weight = name.rpartition(".")
+        name_of_target = module or module_text(ROOT_MODULE)
         for rule in rules:
             captured = match_text(rule.target[0], module) if len(rule.target) == 1 else None
             parts = [match_text(pattern, module) for pattern in rule.target]
             if len(rule.reference) == 1 and captured is not None:
                 module = fill_pattern(rule.reference[0], captured)
                 name = ".".join(filter(None, (module if module != module_text(ROOT_MODULE) else "", weight)))  # noqa: PLW2901
-                there[name] = entry
+                if name in here and here[name].shape != entry.shape and _is_changed(name_of_target, rules):
+                    del here[name]
+                else:
+                    there[name] = entry
                 break
             matched = next((part for part in parts if part is not None), None)
             if matched is not None:
@@ -284,6 +325,16 @@ def _rename_weights(
             there[name] = entry
     digests = [keys.digest(sorted((name, str(entry)) for name, entry in entries.items())) for entries in (here, there)]
     return ContentEntries(digests[0], here), ContentEntries(digests[1], there)
+
+
+def _is_changed(module: str, rules: Sequence[PairingRule]) -> bool:
+    """Tell whether a rule changes the tensors of a module of the target, or of an operator in it."""
+    return any(
+        match_text(pattern.partition(_OPERATOR)[0], module) is not None
+        for rule in rules
+        if changes_tensors(rule) or rule.reference_slices
+        for pattern in rule.target
+    )
 
 
 def list_ruled(dump: Dump) -> Mapping[Identity, str]:

@@ -140,6 +140,41 @@ def test_weights_of_both_sides_are_the_same_by_the_names_of_the_rules(record):
     assert measures["attn/linear.0/forward.output.0"].equal
 
 
+def test_each_output_of_a_call_has_a_rule_of_its_own(record):
+    class Pair(nn.Module):
+        def __init__(self, change):
+            super().__init__()
+            self.change = change
+
+        def forward(self, x):
+            return {"whole": x * 2, "turned": self.change(x * 3)}
+
+    sides = record(Pair(lambda x: x), "a", torch.ones(2, 4)), record(Pair(lambda x: x.t()[:3]), "b", torch.ones(2, 4))
+    first = PairingRule(
+        reference=("(model)",), target=("(model)",), index="whole", slices="[:, :2]", reference_slices="[:, :2]"
+    )
+    second = PairingRule(
+        reference=("(model)",), target=("(model)",), index="turned", permute=(1, 0), reference_slices="[:, :3]"
+    )
+    measures = measure(sides, first, second)
+    whole, turned = (measures[f"(model)/forward.output.{name}"] for name in ("whole", "turned"))
+    assert (whole.pairing, turned.pairing) == ("pairing.rules[0]", "pairing.rules[1]")
+    assert (whole.join, whole.target_shape, turned.join, turned.target_shape) == ("paired", (2, 2), "paired", (2, 3))
+
+
+def test_weights_of_another_shape_are_left_out_where_a_rule_changes_tensors(record):
+    torch.manual_seed(0)
+    head = nn.Linear(4, 6)
+    padded = nn.Linear(4, 8)
+    with torch.no_grad():
+        padded.weight[:6], padded.bias[:6] = head.weight, head.bias
+    sides = record(Model(head), "a", torch.ones(2, 4)), record(Model(padded), "b", torch.ones(2, 4))
+    seen = see_through_rules(*sides, [PairingRule(reference=("attn",), target=("attn",), slices="[:, :6]")])
+    assert seen[0].header.weights == seen[1].header.weights
+    named = see_through_rules(*sides, [PairingRule(reference=("attn / linear",), target=("attn / linear",), phase="forward")])
+    assert named[0].header.weights != named[1].header.weights  # a rule that only renames hides no difference
+
+
 def test_operators_are_renamed_with_their_module(record):
     class Norm(nn.Module):
         def __init__(self, function):
