@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 CERTAINTIES = ("certain", "likely", "possible", "unknown")
 """Best first; ``unknown`` is the finding that no rule explains a suspect."""
+ALSO_AT = "also at"
+"""Label of the fact that names the other places of a finding."""
 ROLES = ("introduces", "inherits", "agrees", "accepted", "unknown")
 
 

@@ -110,6 +110,12 @@ def find_different(reference: ContentEntries, target: ContentEntries) -> list[st
     return [name for name in names if reference.entries.get(name) != target.entries.get(name)]
 
 
+def find_partnerless(reference: ContentEntries, target: ContentEntries) -> list[str]:
+    """Return the names of entries that only one side has, the reference's first."""
+    alone = [name for name in reference.entries if name not in target.entries]
+    return alone + [name for name in target.entries if name not in reference.entries]
+
+
 def _describe_difference(name: str, reference: ContentEntries, target: ContentEntries) -> str:
     """Say how the weights or the inputs differ; ``""`` if they do not."""
     unknown = [side for side, one in (("reference", reference), ("target", target)) if not one.digest]
@@ -117,7 +123,19 @@ def _describe_difference(name: str, reference: ContentEntries, target: ContentEn
         return f"the {name} of the {' and the '.join(unknown)} are not recorded, so it is unknown whether they are the same"
     if reference.digest == target.digest:
         return ""
-    names = find_different(reference, target)
+    alone = find_partnerless(reference, target)
+    names = [one for one in find_different(reference, target) if one not in set(alone)]
+    texts = []
+    if names:
+        both = sum(one in target.entries for one in reference.entries)
+        texts.append(f"the {name} differ in {len(names)} of {both}: {_list_some(names)}")
+    if alone:
+        also = f"{len(alone)} {name} are" if len(alone) > 1 else f"one of the {name} is"
+        renamed = ": section `pairing` pairs what has another name" if name == "weights" else ""
+        texts.append(f"{also} on one side only ({_list_some(alone)}){renamed}")
+    return "; ".join(texts) or f"the {name} differ"
+
+
+def _list_some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    which = f": {', '.join(names[:_SHOWN])}{more}" if names else ""
-    return f"the {name} differ in {len(names)} of {len(reference.entries)}{which}" if names else f"the {name} differ"
+    return f"{', '.join(names[:_SHOWN])}{more}"

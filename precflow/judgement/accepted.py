@@ -52,10 +52,12 @@ class AcceptedDifferences:
         return False, "; ".join(refusals)
 
     def warnings(self) -> list[str]:
-        """Name the entries that accepted nothing: a misspelt pattern, or a difference that is gone."""
+        """Name the entries that accepted nothing: past their last day, a misspelt pattern, or a difference that is gone."""
         texts = []
         for number, entry in enumerate(self._entries):
-            if number not in self._matched:
+            if number in self._needed and self._is_expired(entry):
+                texts.append(f"accepted {entry.match!r}{_ticket(entry)} was valid until {entry.until}: it fails again")
+            elif number not in self._matched:
                 texts.append(f"accepted {entry.match!r} matches no record")
             elif number not in self._needed:
                 texts.append(f"accepted {entry.match!r} is not needed any more: what it matches passes")
@@ -64,12 +66,15 @@ class AcceptedDifferences:
     def _find_matching(self, measure: Measure) -> Iterator[tuple[int, Accepted]]:
         return ((number, entry) for number, entry in enumerate(self._entries) if matches(measure, entry.match, entry.phase))
 
+    def _is_expired(self, entry: Accepted) -> bool:
+        return bool(entry.until) and datetime.date.fromisoformat(entry.until) < self._today
+
     def _describe_refusal(self, entry: Accepted, measure: Measure, failed: Collection[str]) -> str:
         """Say why an entry does not accept a failure, ``""`` if it does.
 
         An entry with limits accepts only the metrics that it limits; an entry without any accepts every failure.
         """
-        if entry.until and datetime.date.fromisoformat(entry.until) < self._today:
+        if self._is_expired(entry):
             return f"was accepted until {entry.until} only{_ticket(entry)}"
         limits = list_conditions(entry, entry.match)
         uses = measure_uses(measure, limits)

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
-from precflow.diagnosis.findings import CERTAINTIES, Finding
+from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.report import curves, highlights, wording
 from precflow.report.model import ReportModel, Row, SideView
@@ -113,6 +113,10 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
             break
     if len(body) > room:
         body = [*body[: room - 1], "   ...         more in the report"]
+    if model.verdict.verdict == "misaligned":  # an accepted difference past its last day is why a build fails from one day on
+        for warning in model.verdict.warnings[:2]:
+            told = _render_labelled("warning", warning, columns)
+            body += told if len(body) + len(told) <= room else []
     lines = [*head, *body, "", *foot]
     if ascii_only:
         # What no ASCII letter stands for becomes an escape: a module of another script is still told from its neighbours.
@@ -239,11 +243,9 @@ def _render_inconclusive(model: ReportModel, columns: int, amount: _Amount) -> l
 def _render_finding(place: int, finding: Finding, columns: int, amount: _Amount) -> list[str]:
     """Return a finding: its title, facts, what to do, what to change in the command of this run, and the whole command."""
     lines = _render_finding_title(place, finding, columns)
-    lines += [
-        line
-        for what, value in finding.evidence[: amount.facts]
-        for line in _render_labelled("", f"{what}: {value}", columns, most=1)
-    ]
+    facts = finding.evidence[: amount.facts]
+    facts += tuple(fact for fact in finding.evidence[amount.facts :] if fact[0] == ALSO_AT)  # no operator is left unnamed
+    lines += [line for what, value in facts for line in _render_labelled("", f"{what}: {value}", columns, most=1)]
     if finding.fix:
         lines += _render_labelled("   do", finding.fix, columns, most=3)
     if finding.change:

@@ -27,6 +27,15 @@ def test_weights_that_differ_are_named():
     assert found == ["the weights differ in 1 of 2: b"]
 
 
+def test_weights_under_other_names_do_not_differ_in_more_than_there_are():
+    here, there = holdings("x", a="1", b="2", old="3"), holdings("y", a="1", b="4", new="3")
+    (text,) = find_blockers(header(weights=here), header(weights=there), BOTH)
+    alone = "2 weights are on one side only (old, new): section `pairing` pairs what has another name"
+    assert text == f"the weights differ in 1 of 2: b; {alone}"
+    (text,) = find_blockers(header(inputs=holdings("x", a="1")), header(inputs=holdings("y", a="1", mask="2")), BOTH)
+    assert text == "one of the inputs is on one side only (mask)"
+
+
 def test_at_most_five_names_and_the_count():
     here, there = ({f"w{number}": f"{side}{number}" for number in range(8)} for side in "ab")
     (text,) = find_blockers(header(weights=holdings("x", **here)), header(weights=holdings("y", **there)), BOTH)

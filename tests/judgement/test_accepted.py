@@ -34,9 +34,10 @@ def test_a_failure_is_accepted_and_counted(measure, run):
 
 @pytest.mark.parametrize(("day", "status"), [(LAST, "accepted"), (LAST + datetime.timedelta(1), "fail")])
 def test_the_last_day_still_counts(measure, run, day, status):
-    judged, _ = run([measure(relative_l2=0.01)], accepted=[entry()], today=day)
+    judged, verdict = run([measure(relative_l2=0.01)], accepted=[entry()], today=day)
     assert judged[0].status == status
     assert ("was accepted until 2026-03-31 only (LLM-1)" in judged[0].reason) == (status == "fail")
+    assert ("accepted '*.mlp' (LLM-1) was valid until 2026-03-31: it fails again" in verdict.warnings) == (status == "fail")
 
 
 def test_beyond_its_own_limit_it_fails(measure, run):

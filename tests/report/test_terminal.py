@@ -76,6 +76,19 @@ def test_misaligned_says_where_what_to_do_and_the_numbers_last(misaligned):
     assert "1 introduces the error" in text
 
 
+def test_every_operator_of_a_finding_is_named_and_warnings_are_shown_where_there_is_room(misaligned):
+    facts = (*(("fact", str(number)) for number in range(5)), ("also at", "b / linear (the output is multiplied by 1.02)"))
+    finding = dataclasses.replace(misaligned.findings[0], evidence=facts)
+    verdict = dataclasses.replace(misaligned.verdict, warnings=("accepted 'a' was valid until 2026-03-31: it fails again",))
+    text = shown(dataclasses.replace(misaligned, findings=(finding,), verdict=verdict), 1)
+    assert "also at: b / linear (the output is multiplied by 1.02)" in text
+    assert "warning     accepted 'a' was valid until 2026-03-31: it fails again" in text
+    assert len(text.split("\n")) <= 20
+    crowded = dataclasses.replace(finding, fix="word " * 200, title="title " * 60, try_it="precflow " * 60)
+    text = shown(dataclasses.replace(misaligned, findings=(crowded, crowded), verdict=verdict, emulated=True), 1)
+    assert len(text.split("\n")) <= 20
+
+
 def test_misaligned_without_advice_says_so(misaligned):
     text = shown(dataclasses.replace(misaligned, findings=()), 1)
     assert "no rule knows this fault" in text

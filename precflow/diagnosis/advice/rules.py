@@ -14,7 +14,7 @@ from typing import Any
 from precflow.diagnosis.advice.rule_files import RANKS, AdviceRule
 from precflow.diagnosis.advice.rule_templates import compile_text, holds
 from precflow.diagnosis.evidence.names import EVIDENCE, format_evidence
-from precflow.diagnosis.findings import CERTAINTIES, Finding
+from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
 from precflow.errors import ConfigError, Problem
 
 # How well a suspect is placed. An explanation of a suspect whose error may have arrived with its inputs explains little: the
@@ -123,15 +123,16 @@ def _match(
 
 
 def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
-    """Turn the matches of one rule into one finding: the first in full, the others by name."""
+    """Turn the matches of one rule into one finding: the first in full, the others by name, and by title if that is another."""
     first = same[0]
     rule, evidence = first.rule, first.evidence
-    others = [_fill_in(match.rule.where, match.evidence) for match in same[1:]]
-    also = (("also at", ", ".join(others)),) if others else ()
+    title, where, try_it = (_fill_in(text, evidence) for text in (rule.title, rule.where, rule.try_it))
+    others = [(_fill_in(rule.where, match.evidence), _fill_in(rule.title, match.evidence)) for match in same[1:]]
+    named = [other if claim in {title, other} else f"{other} ({claim})" for other, claim in others]
+    also = ((ALSO_AT, ", ".join(named)),) if named else ()
     known = [(name, evidence[name]) for name in rule.evidence if name in evidence]
     # Empty texts and lists are left out; 0 and "no" are facts.
     measured = [(EVIDENCE[name].label, format_evidence(value)) for name, value in known if value not in ("", [], ())]
-    title, where, try_it = (_fill_in(text, evidence) for text in (rule.title, rule.where, rule.try_it))
     return Finding(
         rule=rule.id,
         title=title,

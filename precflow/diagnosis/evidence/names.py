@@ -45,6 +45,9 @@ _RUN = {
     ),
     "weights_different": EvidenceName("weights that differ", "Up to five names."),
     "weights_different_count": EvidenceName("number of weights that differ", "Weights that differ or are on one side only."),
+    "weights_on_one_side_count": EvidenceName(
+        "of them on one side only", "Weights whose name only one side has, after the rules of section `pairing`."
+    ),
     "inputs_different": EvidenceName("inputs that differ", "Up to five names."),
     "inputs_different_count": EvidenceName("number of inputs that differ", "Inputs that differ or are on one side only."),
     "seed_reference": EvidenceName("seed of the reference", "As the agent set it."),

@@ -55,6 +55,7 @@ def _compare_starts(reference: Header, target: Header) -> dict[str, Any]:
     drawn = [str(draw.get("operator", "")) for draw in (*reference.draws, *target.draws) if not draw.get("moved", True)]
     return {
         **_compare_contents("weights", reference.weights, target.weights),
+        "weights_on_one_side_count": len(reproduction.find_partnerless(reference.weights, target.weights)),
         **_compare_contents("inputs", reference.inputs, target.inputs),
         **{name: seed for name, seed in seeds.items() if seed is not None},
         "device_draws": sorted(set(drawn)),

@@ -552,6 +552,23 @@ def test_one_rule_at_several_places_is_one_finding_that_names_them():
     assert finding.evidence == (("also at", "k, v"),)
 
 
+def test_another_place_with_another_claim_is_named_with_its_claim():
+    suspects = [{"name": name, "operator": operator} for name, operator in (("q", "linear"), ("k", "linear"), ("s", "softmax"))]
+    (finding,) = advise({"suspects": suspects}, [rule("PF901", title="{{ operator }} is wrong")])
+    assert finding.title == "linear is wrong"
+    assert finding.evidence == (("also at", "k, s (softmax is wrong)"),)
+
+
+def test_weights_under_other_names_are_no_certain_difference():
+    names = {**RUN, "weights_different": ["a", "b"], "weights_different_count": 2}
+    (partly,) = [one for one in advise({**names, "weights_on_one_side_count": 1}, SHIPPED.values()) if one.rule == "PF401"]
+    (apart,) = [one for one in advise({**names, "weights_on_one_side_count": 2}, SHIPPED.values()) if one.rule == "PF401"]
+    assert (partly.title, partly.certainty) == ("2 weights differ, first a", "certain")
+    assert (apart.title, apart.certainty) == ("2 weights are on one side only, first a", "possible")
+    assert "Load the same file" in partly.fix
+    assert "section pairing" in apart.fix
+
+
 def test_the_unexplained_rule_is_for_suspects_that_no_other_explains():
     suspects = [{"name": "known", "status": "a"}, {"name": "open", "status": "b"}]
     rules = [rule("PF901", when="status == 'a'"), rule("PF902", about="unexplained")]

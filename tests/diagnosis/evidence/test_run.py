@@ -42,7 +42,13 @@ def test_weights_that_differ_are_named_up_to_five(about):
     ]
     found = about(*sides)
     assert found["weights_different"] == ["w0", "w1", "w2", "w3", "w4"]
-    assert found["weights_different_count"] == 7
+    assert (found["weights_different_count"], found["weights_on_one_side_count"]) == (7, 0)
+
+
+def test_weights_without_a_partner_are_counted_by_themselves(about):
+    sides = [{"weights": ContentEntries(side, {f"{side}.w": ContentEntry("c", "float32", ())})} for side in "ab"]
+    found = about(*sides)
+    assert (found["weights_different_count"], found["weights_on_one_side_count"]) == (2, 2)
 
 
 def test_of_a_dump_without_header_no_weights_are_known_to_differ(about):
