@@ -31,6 +31,7 @@ class Suspect:
         inputs_use: Largest share of its limit that one of its inputs uses, 0 to 1; above a half its error may be accumulated.
         changed: A tensor of the call that changed after another call had returned it, and where; ``""`` if there is none.
         outside: An input of whole numbers, such as labels, that differs though no call before it fails; ``""`` if none does.
+        accepted: A call whose accepted difference its inputs carry; ``""`` if they carry none.
         after: Last calls whose records agree, where the error starts somewhere between them and this one; else empty.
         between_reference: Calls of the reference in between that have no partner.
         between_target: Calls of the target in between that have no partner.
@@ -47,6 +48,7 @@ class Suspect:
     inputs_use: float = 0.0
     changed: str = ""
     outside: str = ""
+    accepted: str = ""
     after: tuple[str, ...] = ()
     between_reference: tuple[str, ...] = ()
     between_target: tuple[str, ...] = ()

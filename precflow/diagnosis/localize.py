@@ -191,6 +191,7 @@ class _SuspectSearch:
                 inputs_use=arriving.use,
                 changed=text,
                 outside=self.tracer.find_other_data(node),
+                accepted=arriving.accepted,
             )
             part[node.key] = suspect if changed else self._add_interval(node, suspect)
 

@@ -176,6 +176,7 @@ def test_an_accepted_difference_before_a_suspect_is_said(hand_made, judge_calls)
     dump.operator("b", "add", dump.operator("a", "linear"))
     region = locate(dump, judge_calls, {"a / linear": "accepted", "b / add": "fail"})
     assert "accepted difference at a / linear" in region.suspects[0].why
+    assert region.suspects[0].accepted == "a / linear"
 
 
 def test_an_accepted_record_does_not_agree(hand_made, judge_calls):

@@ -38,6 +38,7 @@ _RUN = {
     "failing": EvidenceName(
         "records over their limit", "Number of records that fail, or differ in shape, dtype or finiteness."
     ),
+    "accepted_count": EvidenceName("accepted differences", "Number of records whose difference the recipe accepts."),
     "suspect_count": EvidenceName("calls that introduce an error", "Number of suspects."),
     "first_suspect": EvidenceName("first suspect", "Module and operator; empty without one."),
     "suspects_all_matmul": EvidenceName(
@@ -303,6 +304,9 @@ _SUSPECT = {
     "given_differently": EvidenceName(
         "given differently",
         "An input of whole numbers that differs between the sides though no call before it fails.",
+    ),
+    "behind_accepted": EvidenceName(
+        "its inputs carry the accepted difference of", "Module and operator; absent if they carry none."
     ),
     "after": EvidenceName(
         "the last that agree", "Calls whose records agree, if the error starts between them and the suspect."

@@ -119,6 +119,7 @@ def _count_statuses(measures: Sequence[Measure], judged: Sequence[Judged]) -> di
     }
     return {
         "failing": sum(counts[status] for status in MISALIGNED_STATUSES),
+        "accepted_count": counts["accepted"],
         **{status: list(dict.fromkeys(calls))[:_SHOWN] for status, calls in unpaired.items()},
         "unpaired_count": sum(counts[status] for status in UNPAIRED),
     }

@@ -103,6 +103,7 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
         "shape_follows_values": operator in _VALUE_SHAPED,
         "changed": suspect.changed or None,
         "given_differently": suspect.outside or None,
+        "behind_accepted": suspect.accepted or None,
         "after": list(suspect.after) or None,
         "between_reference": list(suspect.between_reference) or None,
         "between_target": list(suspect.between_target) or None,

@@ -135,6 +135,7 @@ SUSPECT = {
     "rearranged_share": 0.0,
 }
 COLLECTIVE = {"collective": "all_reduce", "operator": "all_reduce", "ranks_agree": True}
+BEHIND = {"behind_accepted": "a / softmax", "inputs_equal": False, "introduced_fault": False}
 MATMUL = {"family": "matmul", "operator": "linear", "error_bits": 12.0, "error_cosine": 0.01}
 EPSILON = {"family": "normalisation", "epsilon_reference": 1e-5, "epsilon_target": 1e-3, "epsilon_share": 0.999}
 MASK = {"family": "masking", "masked_reference": 1000, "masked_target": 0, "masked_different": 1000}
@@ -239,7 +240,10 @@ TABLE = [
     ("PF404", LOSS, {**LOSS, "scale_slope": 0.8}),
     ("PF404", {**LOSS, "scale_slope": 4.0}, {**LOSS, "name": "fc / linear"}),
     ("PF509", {"saturated_target": 3, "nonfinite_reference": 3}, {"saturated_target": 0, "nonfinite_reference": 3}),
+    ("PF208", BEHIND, {**BEHIND, "introduced_fault": True}),
+    ("PF208", BEHIND, {**BEHIND, "inputs_equal": True}),
     ("PF601", {}, {"suspect_count": 2}),
+    ("PF601", {"accepted_count": 0}, {"accepted_count": 1}),
     ("PF602", {"suspect_count": 9}, {"suspect_count": 2}),
     ("PF212", variant("gelu_tanh", scale_share=0.99), variant("inputs_in_float16", family="activation")),
     ("PF212", {"family": "activation"}, {"family": "activation", "own_error_units": 1.2}),
