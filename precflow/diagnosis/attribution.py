@@ -159,7 +159,7 @@ def _is_drift(
     return (
         bool(failing)
         and set(verdict.standards) <= set(guessed)  # whoever sets a limit means it
-        and all(one.status == "fail" and one.standard in guessed and one.ratio < _find_cap(one) for one in failing)
+        and all(one.status == "fail" and one.standard in guessed and one.ratio < lines.AMPLIFIED for one in failing)
         and bool(suspects)
         and all(suspect.record in cleared for suspect in forward)
         and all(
@@ -168,10 +168,6 @@ def _is_drift(
             for suspect in suspects
         )
     )
-
-
-def _find_cap(judged: Judged) -> float:
-    return lines.AMPLIFIED if judged.floor is None else lines.BEYOND_FLOOR
 
 
 def _leave_undecided(region: Region, judged: Sequence[Judged], verdict: Verdict, cleared: Collection[str]) -> Attribution:
@@ -190,9 +186,8 @@ def _leave_undecided(region: Region, judged: Sequence[Judged], verdict: Verdict,
         if is_measured
         else ("a fixed", "a noise floor would decide")
     )
-    most = max(map(_find_cap, failing))
     reason = (
-        f"{count} record{'s' * (count > 1)} exceed{'s' * (count == 1)} {kind} limit by less than {most:g} "
+        f"{count} record{'s' * (count > 1)} exceed{'s' * (count == 1)} {kind} limit by less than {lines.AMPLIFIED:g} "
         f"times, and no operator that was evaluated introduces an error: {likely} (first {first.record})"
     )
     note = f"{len(region.suspects)} calls where the sides first differ start from inputs that use most of their limit"

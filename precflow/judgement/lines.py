@@ -79,11 +79,10 @@ ACCUMULATED = 0.5
 """Share of their limit that inputs may use before a failing output counts as accumulated rounding."""
 
 AMPLIFIED = 4.0
-"""How many times over its limit an output is from which on it is more than the accumulated rounding of its inputs."""
+"""How many times over its limit an output is from which on it is more than the accumulated rounding of its inputs.
 
-BEYOND_FLOOR = 8.0
-"""The same where the limit was measured. An accumulator that truncates errs in one direction, which no disturbance of the floor
-does: of products of 1 536 terms it reaches 4.9 times the limit, though every operator computes rightly at its own inputs.
+An accumulator that truncates after every 4 products reaches 1.5 times a measured limit, which allows for every 16, though each
+operator computes rightly at its own inputs.
 """
 
 # Noise floors; the factors between a floor and a limit are in conf/standard/calibrated.yaml.

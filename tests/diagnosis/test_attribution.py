@@ -301,9 +301,9 @@ def test_accumulated_rounding_over_a_guessed_limit_is_undecided_and_blames_nobod
 
 
 def test_rounding_that_goes_one_way_adds_up_beyond_a_measured_floor(drift):
-    attribution = drift(floor=1e-6, ratio=4.9)
+    attribution = drift(floor=1e-6, ratio=1.5)
     assert (attribution.verdict.verdict, attribution.region.suspects) == ("inconclusive", ())
-    assert "exceeds its measured limit by less than 8 times" in attribution.verdict.reasons[0]
+    assert "exceeds its measured limit by less than 4 times" in attribution.verdict.reasons[0]
     assert "an accumulator that truncates" in attribution.verdict.reasons[0]
 
 
