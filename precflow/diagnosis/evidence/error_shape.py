@@ -19,6 +19,9 @@ from precflow.comparison.fused.value_classes import Floats
 _BINS = 128
 _IN_A_BIN = 16  # values, at least: with fewer, a line explains too much of pure noise
 _ENOUGH = 64  # different values; fewer may fit into a narrow type by chance
+_SMALL_MULTIPLES = 8  # different values of less than 16 steps, at least: in a floating point type they would have finer steps
+_SUBNORMAL_STEP = 2.0**-24  # of float16, whose smallest values have a fixed step too
+_DOUBLE = 53  # bits of the significand of float64
 _NARROW = (("bfloat16", np.dtype(ml_dtypes.bfloat16)), ("float16", np.dtype(np.float16)))
 
 
@@ -122,6 +125,26 @@ def find_narrow_type(values: Floats) -> str:
     with np.errstate(over="ignore"):  # 1e6 becomes infinite in float16, which is not the same value any more
         exact = (name for name, dtype in _NARROW if np.array_equal(finite.astype(dtype).astype(np.float64), finite))
         return next(exact, "")
+
+
+def has_fixed_step(target: Floats, reference: Floats) -> bool:
+    """Tell whether the target's values, but not the reference's, are multiples of one step, as those of a table are.
+
+    Such values may fit into a narrow type too. But a floating point type has a finer step for small values, down to the
+    smallest normal ones.
+
+    >>> wide = np.linspace(-3, 3, 1000) / 7
+    >>> has_fixed_step((wide * 64).round() / 64, wide), has_fixed_step(wide.astype(np.float16).astype(float), wide)
+    (True, False)
+    """
+    values = np.unique(np.abs(target[np.isfinite(target) & (target != 0.0)]))
+    if values.size < _SMALL_MULTIPLES:
+        return False
+    fraction, exponent = np.frexp(values)
+    whole = np.ldexp(fraction, _DOUBLE).astype(np.int64)
+    step = float(np.ldexp((whole & -whole).astype(np.float64), exponent - _DOUBLE).min())  # the lowest bit of any value
+    is_table = step > _SUBNORMAL_STEP and np.count_nonzero(values < 2 * _SMALL_MULTIPLES * step) >= _SMALL_MULTIPLES
+    return bool(is_table and np.fmod(reference[np.isfinite(reference)], step).any())
 
 
 def find_narrow_number(reference: float, target: float) -> str:

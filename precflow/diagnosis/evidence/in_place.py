@@ -7,6 +7,7 @@ reference's output stands in for it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -224,9 +225,10 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
     growth, clamp = places.measure_growth(here, there), places.measure_clamp_share(here, there)
     zero_share = places.measure_zero_share(here, there)
     other = observed.records[1]
-    alone = None
+    alone, unit = None, math.inf
     if inputs is not None and other is not None and other.dtype in FLOATS:
-        alone = isolated.find_isolated(here, there, inputs, float_facts(other.dtype).digits)
+        digits = float_facts(other.dtype).digits
+        alone, unit = isolated.find_isolated(here, there, inputs, digits), 2.0**-digits
     evidence = {
         "isolated": alone.text if alone else "",
         "isolated_extreme": alone.is_extreme if alone else None,
@@ -238,7 +240,7 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
         "clamp_share": clamp[1] if clamp else None,
         "sign_share": places.measure_sign_share(here, there),
         "norm_change": places.measure_norm_change(here, there),
-        "first_sample_right": places.is_first_sample_right(here, there),
+        "first_sample_right": places.is_first_sample_right(here, there, unit),
         "position_growth": growth[0] if growth else None,
         "position_rank": growth[1] if growth else None,
         "rearranged": moved.text if moved else None,

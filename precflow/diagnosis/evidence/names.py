@@ -331,6 +331,9 @@ _SUSPECT = {
     "error_cosine": EvidenceName("cosine of error and value", "Near 1 or -1 for a scale, near 0 for rounding."),
     "scale_slope": EvidenceName("target = reference times", "Least squares factor over all ordinary elements."),
     "scale_share": EvidenceName("explained by that factor", "Share of the error's energy, 0 to 1."),
+    "different_values": EvidenceName(
+        "different values", "Of the reference, ordinary elements only: one value fits any factor."
+    ),
     "curve_share": EvidenceName(
         "error is a curve over the input", "Share of the error's energy that a function of the input explains, 0 to 1."
     ),

@@ -16,6 +16,8 @@ from precflow.comparison.fused.value_classes import Floats
 
 _ROWS = 4  # a column has two unknowns; with two rows any line would fit
 _DECADES = np.linspace(-14.0, 2.0, 321)  # exponents of ten that are tried first
+_REST = 1e-3  # share of the error's energy that an epsilon leaves, below which nothing explains it better
+_LESS = 0.5  # of what an epsilon leaves: another explanation is better
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ def fit_epsilon_to_variance(
 ) -> EpsilonFit | None:
     """Fit the target's epsilon where the variance of each row is known; ``None`` as :func:`fit_epsilon` does.
 
+    Also ``None`` if one factor for all rows explains the error better: a variance that is counted or scaled otherwise changes
+    every row alike, and some epsilon always comes near to that where there are few rows.
+
     Args:
         variance: Of each row, without epsilon; a batch norm brings that of each channel along.
         scaled: The reference's output without what it adds last, ``(rows, features)``.
@@ -75,9 +80,12 @@ def fit_epsilon_to_variance(
         return total - float(np.sum(2.0 * growth * along - growth * growth * size))
 
     best = _find_minimum(unexplained)
+    rest, rest_of_factor = unexplained(best), total - float(along.sum()) ** 2 / max(float(size.sum()), np.finfo(float).tiny)
+    if rest > _REST * total and rest_of_factor < _LESS * rest:
+        return None
     # What has lost the values of the reference is explained by any epsilon that is large enough.
     energy = min(total, float(np.sum(target * target)))
-    return EpsilonFit(epsilon=float(10.0**best), share=max(0.0, 1.0 - unexplained(best) / energy) if energy else 0.0)
+    return EpsilonFit(epsilon=float(10.0**best), share=max(0.0, 1.0 - rest / energy) if energy else 0.0)
 
 
 def _scale_by_weight(normalised: Floats, reference: Floats, *, centred: bool) -> Floats:

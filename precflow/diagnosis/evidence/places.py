@@ -6,6 +6,8 @@ places; a tile that is missing, a row that is padded or a sample that is mixed u
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from precflow.comparison.fused.value_classes import Floats
@@ -18,6 +20,7 @@ _APART = 100.0  # times the energy of any index behind a border that the weakest
 _SEVERAL = 4  # elements at an end, or rows of other samples, that one fault at a single place does not make wrong
 _MANY = 0.1  # share of the rows of a sample, or the elements of a slice, from which on it is wrong, and not a place in it
 _MOST_CUT = 0.9  # share of the elements that may be at the value at which they are cut off
+_PRODUCT_ROUNDINGS = 64.0  # that a right product of matrices may be off by, relative to its result
 _LITTLE = 1e-4  # of the energy of another sample: the first one agrees
 
 
@@ -150,10 +153,16 @@ def measure_growth(reference: Floats, target: Floats) -> tuple[float, float] | N
     return end / start, float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
 
 
-def is_first_sample_right(reference: Floats, target: Floats) -> bool | None:
+def is_first_sample_right(reference: Floats, target: Floats, unit: float = math.inf) -> bool | None:
     """Tell whether the first sample agrees and the others do not; ``None`` without several samples.
 
     A position or mask of another sample is wrong for many rows: a single wrong element in the second sample is another thing.
+    And an error that is only smaller in the first sample, such as that of small arguments, is wrong in it too.
+
+    Args:
+        reference: What is right, ``(samples, ...)``.
+        target: What the target gave.
+        unit: One rounding of its type, relative, if the rest of the first sample has to be rounding.
 
     >>> is_first_sample_right(np.ones((2, 3, 4)), np.stack([np.ones((3, 4)), np.zeros((3, 4))]))
     True
@@ -166,6 +175,9 @@ def is_first_sample_right(reference: Floats, target: Floats) -> bool | None:
         return None
     energy, wrong = rows.sum(axis=1), rows > _LITTLE * rows.max()
     is_several = np.count_nonzero(wrong) >= _SEVERAL
+    most = _PRODUCT_ROUNDINGS * unit * float(np.linalg.norm(reference[0]))
+    if energy[0] > most * most:
+        return False
     return bool(is_several and energy[0] < _LITTLE * energy[1:].min() and wrong[1:].mean(axis=1).min() >= _MANY)
 
 

@@ -287,6 +287,17 @@ TABLE = [
     ("PF214", EPSILON, {**EPSILON, "epsilon_share": 0.3}),
     ("PF214", EPSILON, {**EPSILON, "epsilon_target": 1.1e-5}),
     ("PF214", EPSILON, {**EPSILON, **variant("unbiased_variance", epsilon_share=0.98)}),
+    (
+        "PF214",
+        EPSILON,
+        {**EPSILON, **variant("unbiased_variance", epsilon_share=0.972, variant_share=0.97)},
+    ),  # as good without a number
+    ("PF214", {**EPSILON, "own_error_units": 50.0}, {**EPSILON, "epsilon_share": 0.9, "own_error_units": 50.0}),
+    (
+        "PF218",
+        variant("unbiased_variance", epsilon_share=0.9993),
+        variant("unbiased_variance", epsilon_share=0.9993, variant_share=0.98),
+    ),
     ("PF215", {"movement": True, "operator": "transpose"}, {"movement": True, "inputs_equal": False, "inputs_differ": True}),
     ("PF215", {"movement": True, "inputs_equal": False, "inputs_differ": True, "introduced_measure": "movement"}, {}),
     ("PF216", {"changed": "input 0 after a / linear returned it (model.py:3 in forward)", "operator": "tanh"}, {}),
@@ -451,6 +462,8 @@ def test_names_in_tests_are_evidence():
     ("identifier", "changes", "certainty"),
     [
         ("PF214", EPSILON, "certain"),
+        ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "different_values": 4}, "certain"),
+        ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "different_values": 1}, "possible"),
         ("PF214", {**EPSILON, "epsilon_share": 0.9}, "likely"),
         ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "inputs_equal": False}, "likely"),
         ("PF102", {**MATMUL, "matmul_switches": ["target: matmul.allow_hf32=True"]}, "likely"),

@@ -11,6 +11,7 @@ from precflow.diagnosis.evidence.error_shape import (
     count_error_bits,
     find_narrow_type,
     fit_scale,
+    has_fixed_step,
     measure_curve_share,
     measure_error_cosine,
     measure_relative_error,
@@ -132,3 +133,17 @@ def test_values_beyond_half_are_no_halves():
 def test_bits_of_an_error():
     assert count_error_bits(2.0**-10) == 10.0
     assert math.isinf(count_error_bits(0.0))
+
+
+def test_values_of_a_table_have_a_fixed_step_and_those_of_a_narrow_type_have_not():
+    values = GENERATOR.standard_normal(5000)
+    for step in (2.0**-9, 2.0**-4, 0.01):
+        assert has_fixed_step((values / step).round() * step, values) is (
+            step != 0.01
+        )  # steps of floating point are powers of 2
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        assert not has_fixed_step(values.astype(dtype).astype(np.float64), values)
+    small = np.linspace(0, 1e-5, 3001)  # below the smallest normal number of float16, whose own step is fixed there
+    assert not has_fixed_step(small.astype(np.float16).astype(np.float64), small)
+    positions = np.arange(1000.0)
+    assert not has_fixed_step(positions.astype(ml_dtypes.bfloat16).astype(np.float64), positions)  # whole numbers on both sides

@@ -1,10 +1,11 @@
 """The fitted epsilon against torch's own layer_norm, with known epsilons."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
-from precflow.diagnosis.evidence.normalisation import fit_epsilon
+from precflow.diagnosis.evidence.normalisation import fit_epsilon, fit_epsilon_to_variance
 
 GENERATOR = np.random.default_rng(1)
 INPUT = GENERATOR.standard_normal((231, 64)) * GENERATOR.uniform(0.01, 0.1, (231, 1))
@@ -69,3 +70,25 @@ def test_what_has_lost_its_values_has_no_epsilon():
     lost = np.full_like(reference, 1e-3)
     assert fit_epsilon(INPUT, reference, lost, 1e-5).share < 0.5
     assert fit_epsilon(INPUT, reference, 0 * lost, 1e-5).share == 0.0
+
+
+def normalise(variance, values, epsilon):
+    return values / np.sqrt(variance[:, None] + epsilon)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_a_variance_of_another_count_is_no_epsilon(dtype):
+    variance = np.array([0.9, 1.1, 1.6, 0.8])  # of four channels: an epsilon of 0.12 comes near to 8 / 7 of each
+    reference = normalise(variance, np.random.default_rng(2).standard_normal((4, 32)), 1e-5)
+    wrong = (reference * np.sqrt(7 / 8)).astype(dtype).astype(np.float64)
+    assert fit_epsilon_to_variance(variance, reference, reference, wrong, 1e-5) is None
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_an_epsilon_is_found_where_rows_are_alike_too(dtype, spread):
+    variance = np.linspace(1 - spread, 1 + spread, 24)
+    values = np.random.default_rng(2).standard_normal((24, 64))
+    target = normalise(variance, values, 0.05).astype(dtype).astype(np.float64)
+    fit = fit_epsilon_to_variance(variance, normalise(variance, values, 1e-5), normalise(variance, values, 1e-5), target, 1e-5)
+    assert fit.epsilon == pytest.approx(0.05, rel=0.1)

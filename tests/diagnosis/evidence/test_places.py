@@ -93,6 +93,14 @@ def test_only_the_first_sample_is_right():
     assert places.is_first_sample_right(VALUES[:1], VALUES[:1]) is None
 
 
+def test_a_first_sample_with_a_smaller_error_is_not_right():
+    angles = np.outer([3.0, 711.0], np.geomspace(1e-3, 1.0, 64)).reshape(2, 8, 8)
+    target = np.cos(1.001 * angles)
+    assert places.is_first_sample_right(np.cos(angles), target, 2.0**-24) is False
+    right = np.stack([np.cos(angles)[0] * (1 + 2.0**-23), target[1]])
+    assert places.is_first_sample_right(np.cos(angles), right, 2.0**-24) is True
+
+
 def test_a_cut_at_a_largest_value(noisy):
     value, share = places.measure_clamp_share(VALUES, np.minimum(noisy, 1.0))
     assert value == 1.0

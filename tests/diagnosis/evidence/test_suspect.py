@@ -89,9 +89,11 @@ def test_another_shape_leaves_the_values_out(about):
 
 
 def test_epsilon_is_fitted_over_one_axis_only(about):
-    assert "epsilon_share" in about("layer_norm", VALUES * 1.5, arguments={"normalized_shape": "(64,)"})
-    assert "epsilon_share" not in about("layer_norm", VALUES * 1.5, arguments={"normalized_shape": "(64, 64)"})
-    assert "epsilon_share" not in about("group_norm", VALUES * 1.5)
+    variance = (2 * VALUES).var(1, keepdims=True)
+    wrong = VALUES * np.sqrt(variance / (variance + 4.0))
+    assert "epsilon_share" in about("layer_norm", wrong, arguments={"normalized_shape": "(64,)"})
+    assert "epsilon_share" not in about("layer_norm", wrong, arguments={"normalized_shape": "(64, 64)"})
+    assert "epsilon_share" not in about("group_norm", wrong)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +188,15 @@ def test_a_small_shift_of_a_mask_counts_however_long_the_rows_are(about):
 def test_an_underflow_is_no_mask(about):
     weights = np.abs(VALUES) + 1e-30
     assert about("softmax", np.where(weights < 1e-7, 0.0, weights).astype(np.float32))["masked_different"] == 0
+
+
+def test_small_weights_that_are_flushed_are_no_mask_where_rows_then_do_not_add_up_to_one(about):
+    weights = (np.exp(VALUES) / np.exp(VALUES).sum(-1, keepdims=True)).astype(np.float32)
+    few = np.quantile(weights, 0.1)  # together less than a tenth of each row
+    assert about("softmax", weights)["different_values"] > 64
+    flushed = np.where(weights < few, 0.0, weights).astype(np.float32)
+    assert about("softmax", flushed, right=weights)["masked_different"] == 0
+    assert about("softmax", flushed / flushed.sum(-1, keepdims=True), right=weights)["masked_different"] > 0
 
 
 def test_an_aten_operator_has_the_evidence_of_the_function_that_it_computes(hand_made):
