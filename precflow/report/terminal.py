@@ -16,6 +16,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
+from precflow.diagnosis.advice.whatif import describe, explain
 from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.report import curves, highlights, wording
@@ -103,7 +104,8 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     # Which phase of a training step is guilty and which are aligned; no line if nothing was trained.
     phases = _break_lines(describe_phases(model.phases), columns - 3, 2) if model.phases else []
     head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in phases), ""]
-    room = (LINES if columns >= USUAL else MORE_LINES) - len(head) - len(foot) - 1
+    tried = _render_whatifs(model, columns)
+    room = (LINES if columns >= USUAL else MORE_LINES) - len(head) - len(foot) - 1 - len(tried)
     command = _render_command(model, columns, ascii_only=ascii_only)
     body: list[str] = []
     # The command is worth more than a second finding, so every amount is tried with it before any without it.
@@ -113,6 +115,8 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
             break
     if len(body) > room:
         body = [*body[: room - 1], "   ...         more in the report"]
+    body += tried
+    room += len(tried)
     if model.verdict.verdict == "misaligned":  # an accepted difference past its last day is why a build fails from one day on
         for warning in model.verdict.warnings[:2]:
             told = _render_labelled("warning", warning, columns)
@@ -125,6 +129,14 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
             for line in lines
         ]
     return "\n".join(line if isinstance(line, Uncut) else fit(line, columns) for line in lines)
+
+
+def _render_whatifs(model: ReportModel, columns: int) -> list[str]:
+    """Return a line or two with the best what-if that no finding tells of, and with the cheapest mend and its price."""
+    told = {value for finding in model.findings for _, value in finding.evidence}
+    untold = [outcome for outcome in model.whatifs if explain(outcome) not in told]
+    shown = dict.fromkeys(describe(outcome) for outcome in (*untold[:1], *(one for one in untold[1:] if one.price)))
+    return [line for text in list(shown)[:2] for line in _render_labelled("what-if", text, columns)]
 
 
 def _describe_side(view: SideView) -> str:

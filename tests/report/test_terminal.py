@@ -10,6 +10,7 @@ import termios
 import pytest
 from rich.cells import cell_len
 
+from precflow.diagnosis.advice.whatif import Outcome, explain
 from precflow.report import terminal
 
 MODELS = ["aligned", "misaligned", "inconclusive", "nasty", "empty", "large", "trained"]
@@ -87,6 +88,24 @@ def test_every_operator_of_a_finding_is_named_and_warnings_are_shown_where_there
     crowded = dataclasses.replace(finding, fix="word " * 200, title="title " * 60, try_it="precflow " * 60)
     text = shown(dataclasses.replace(misaligned, findings=(crowded, crowded), verdict=verdict, emulated=True), 1)
     assert len(text.split("\n")) <= 20
+
+
+def test_what_ifs_that_no_finding_tells_of_are_told(misaligned):
+    on_cpu = Outcome("suspects_on_cpu", "2 suspects on the CPU", "confirmed", removed=0.998)
+    cheapest = Outcome("cheapest", "a / linear in float64", "confirmed", removed=0.997, price=1.25)
+    refuted = Outcome("padded_rows", "linear with rows padded to 16", "refuted")
+    text = shown(dataclasses.replace(misaligned, whatifs=(on_cpu, cheapest, refuted)), 1)
+    assert "what-if     confirmed: with 2 suspects on the CPU, 99.8 % of the error is gone" in text
+    assert "with a / linear in float64, 99.7 % of the error is gone, in 1.25 times the time" in " ".join(text.split())
+    assert "padded" not in text
+    assert len(text.split("\n")) <= 20
+    finding = dataclasses.replace(misaligned.findings[0], evidence=(("confirmed", explain(on_cpu)),))
+    again = shown(dataclasses.replace(misaligned, findings=(finding,), whatifs=(on_cpu,)), 1)
+    assert again.count("2 suspects on the CPU") == 1
+    crowded = dataclasses.replace(finding, evidence=(), fix="word " * 200, title="title " * 60, try_it="precflow " * 60)
+    model = dataclasses.replace(misaligned, findings=(crowded, crowded), whatifs=(on_cpu, cheapest), emulated=True)
+    assert len(shown(model, 1).split("\n")) <= 20
+    assert "what-if" in shown(model, 1)
 
 
 def test_misaligned_without_advice_says_so(misaligned):

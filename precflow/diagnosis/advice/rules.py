@@ -20,6 +20,7 @@ from precflow.errors import ConfigError, Problem
 # How well a suspect is placed. An explanation of a suspect whose error may have arrived with its inputs explains little: the
 # true suspect may be another one.
 _ROUNDINGS = 2.0  # an own error of fewer is that of a right operator, where the stage `introduced` did not decide
+_MOSTLY = 0.5  # share of infinities at places where the reference is beyond the type's range
 _BEGINS, _AGREES, _DOUBTFUL = range(3)
 _HIGHEST = {_BEGINS: "certain", _AGREES: "likely", _DOUBTFUL: "possible"}  # certainty that a finding there can have
 
@@ -82,10 +83,15 @@ def advise(evidence: Mapping[str, Any], rules: Sequence[AdviceRule]) -> list[Fin
 
 
 def _begins(evidence: Mapping[str, Any]) -> bool:
-    """Tell whether the error surely begins at a suspect: by equal inputs, by float64 at its own, or by the call itself."""
+    """Tell whether the error surely begins at a suspect: by equal inputs, by float64 at its own, or by the call itself.
+
+    So does infinity where the reference is beyond the range of the target's type: float64, rounded to that type, is infinite
+    too and clears the call, and no error of its inputs would have to arrive.
+    """
     return bool(
         evidence.get("inputs_equal")
         or evidence.get("introduced_fault")
+        or (evidence.get("status") == "nonfinite" and evidence.get("overflow_share", 0.0) >= _MOSTLY)
         or evidence.get("wired_differently")
         or evidence.get("given_differently")
     )

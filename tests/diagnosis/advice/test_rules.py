@@ -569,6 +569,21 @@ def test_one_rule_at_several_places_is_one_finding_that_names_them():
     assert finding.evidence == (("also at", "k, v"),)
 
 
+def test_infinity_beyond_the_range_of_a_type_begins_there_though_float64_clears_the_call():
+    overflow = {
+        "name": "big / linear",
+        "operator": "linear",
+        "status": "nonfinite",
+        "overflow_share": 1.0,
+        "reference_max": 7.5e5,
+    }
+    rounded = {"inputs_equal": False, "introduced_fault": False, "nonfinite_target": 528}
+    finding = advise({"suspects": [{**overflow, **rounded}]}, [SHIPPED["PF502"]])[0]
+    assert (finding.rule, finding.certainty) == ("PF502", "certain")
+    (few,) = advise({"suspects": [{**rounded, "overflow_share": 0.1, "name": "a"}]}, [rule("PF901", certainty="certain")])
+    assert few.certainty == "possible"
+
+
 def test_another_place_with_another_claim_is_named_with_its_claim():
     suspects = [{"name": name, "operator": operator} for name, operator in (("q", "linear"), ("k", "linear"), ("s", "softmax"))]
     (finding,) = advise({"suspects": suspects}, [rule("PF901", title="{{ operator }} is wrong")])
