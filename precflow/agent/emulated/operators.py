@@ -62,6 +62,7 @@ def _install_own(aten: Any) -> None:
     aten.impl("convolution_overrideable", functools.partial(fallback.run, torch.ops.aten.convolution.default), _KEY)
     aten.impl("convolution_backward_overrideable", _convolution_backward, _KEY)
     aten.impl("_softmax", functools.partial(_softmax, private.softmax), _KEY)
+    aten.impl("histc", _histogram, _KEY)
     aten.impl("_log_softmax", functools.partial(_softmax, private.log_softmax), _KEY)
     # LSTM and GRU: the decompositions that torch keeps for devices without a kernel of their own.
     for name, kernel in private.recurrent_kernels:
@@ -84,6 +85,13 @@ def _resize(tensor: torch.Tensor, size: Sequence[int], memory_format: Any = None
 def _softmax(operator: Any, tensor: torch.Tensor, dim: int, half_to_float: bool) -> Any:  # noqa: FBT001  the schema's signature
     """Convert to float32 first if ``half_to_float`` is set: the CPU has no kernel that reads half and writes float32."""
     return fallback.run(operator, tensor.float() if half_to_float else tensor, dim, False)  # noqa: FBT003  the schema's signature
+
+
+def _histogram(tensor: torch.Tensor, bins: int = 100, low: Any = 0, high: Any = 0) -> Any:
+    """Count whole numbers too, as CUDA and NPU do and the CPU does not: transformers counts the tokens of each expert so."""
+    whole = not tensor.dtype.is_floating_point
+    counts = fallback.run(torch.ops.aten.histc.default, tensor.double() if whole else tensor, bins, low, high)
+    return counts.to(tensor.dtype) if whole else counts
 
 
 def _convolution_backward(  # noqa: PLR0913, PLR0917  the schema's signature

@@ -111,6 +111,10 @@ def test_sums_sorts_and_searches(npu):
     assert torch.equal(device.topk(2)[0].cpu(), values.topk(2)[0])
     assert torch.equal((device > 1).nonzero().cpu(), (values > 1).nonzero())
     assert torch.equal(device.bincount().cpu(), values.bincount())
+    experts = torch.histc(device.int(), bins=4, min=0, max=3)  # of whole numbers, as the CPU cannot
+    assert experts.dtype == torch.int32
+    assert torch.equal(experts.cpu().float(), torch.histc(values.float(), bins=4, min=0, max=3))
+    assert torch.equal(torch.histc(device.float(), bins=4).cpu(), torch.histc(values.float(), bins=4))
 
 
 def test_complex_fourier_and_linear_algebra(npu):
