@@ -4,7 +4,9 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
+from precflow.agent.replay.numbers import measure
 from precflow.diagnosis.introduced import Evaluated, SideNumbers, decide_all, decide_introduced, find_classes, group_by_call
 from precflow.judgement import lines
 
@@ -160,6 +162,23 @@ def test_a_matmul_may_round_its_partial_sums():
     target = side(BFLOAT16, eta=4e-3, variance=91.0, slope=7.0, curve=8.0, largest=5.0)
     assert not decide(low(), target, "matmul").is_fault
     assert decide(low(), target).is_fault
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("seed", range(3))
+def test_partial_sums_that_are_rounded_are_no_fault_where_the_terms_cancel_either(dtype, seed):
+    draw = torch.Generator().manual_seed(seed)
+    features, gradients = (torch.randn(512, 64, generator=draw) for _ in range(2))
+    features[:, 3] += 10.0  # an outlying feature, times gradients that add up to nothing as those of keys do
+    left, right = (gradients - gradients.mean(0)).T.to(dtype), features.to(dtype)
+    whole = (left.float() @ right.float()).to(dtype)
+    total = torch.zeros_like(whole)
+    for one, other in zip(left.tensor_split(8, 1), right.tensor_split(8, 0), strict=True):
+        total += (one.float() @ other.float()).to(dtype)
+    exact, terms = left.double() @ right.double(), left.double().abs() @ right.double().abs()
+    reference, target = (SideNumbers(**measure(made, exact, terms)) for made in (whole, total))
+    assert target.eta > 2.5 * reference.eta
+    assert not decide(reference, target, "matmul").is_fault
 
 
 def test_a_reference_in_another_type_is_no_control_of_the_residue():
