@@ -116,6 +116,12 @@ class Evaluated:
     sides: Mapping[str, SideNumbers] = field(default_factory=dict)
 
 
+_WORDS = {
+    "movement": "it only moves values, and its output does not have the bits of its inputs",
+    "misplaced": "its output has NaN, Inf or a mask's fill value where float64 at the same inputs has none, or the reverse",
+}
+
+
 @dataclass(frozen=True)
 class IntroducedError:
     """What the numbers say about one output of a call.
@@ -127,13 +133,15 @@ class IntroducedError:
         rho: The target's error in units of the reference's own; the largest residue ratio in low precision.
         share: How much of its line it uses; above 1 it is a fault.
         measure: What uses most of its line: ``rho``, ``worst_row``, ``variance``, ``slope``, ``curve``, ``largest``,
-            ``movement``, ``misplaced`` or ``step`` (of an optimizer, see :mod:`precflow.diagnosis.training.replay`).
+            ``movement``, ``misplaced``, ``step`` or ``settings`` (of an optimizer, see
+            :mod:`precflow.diagnosis.training.replay`).
         is_fault: The operator introduces an error that rounding does not explain.
         is_systematic: The error follows the values (a wrong formula or scale) instead of looking like more rounding.
         note: Something worth knowing that is no fault, such as a matmul with reduced accumulation.
         is_reference_off: The reference's own error is beyond the line: it is no measure of what is right.
         eta_reference: Relative error of the reference's own output.
-        eta_target: Relative error of the target's.
+        eta_target: Relative error of the target's; of ``settings`` that of its step against one with the reference's settings.
+        settings: Settings of an optimizer that the target's step follows from, and not from the reference's, in words.
     """
 
     call: str
@@ -148,18 +156,22 @@ class IntroducedError:
     is_reference_off: bool = False
     eta_reference: float = 0.0
     eta_target: float = 0.0
+    settings: str = ""
 
     @property
     def text(self) -> str:
         """The evidence in one sentence."""
-        if self.measure == "movement":
-            return "it only moves values, and its output does not have the bits of its inputs"
-        if self.measure == "misplaced":
-            return "its output has NaN, Inf or a mask's fill value where float64 at the same inputs has none, or the reverse"
+        if self.measure in _WORDS:
+            return _WORDS[self.measure]
         if self.measure == "step":
             return (
                 "its new weight is not what its optimizer's formula gives from its own gradient, state and settings:"
                 f" the difference is {4 * self.rho:.3g} roundings"
+            )
+        if self.measure == "settings":
+            return (
+                f"its step is that of its own settings and not of the reference's: {self.settings};"
+                f" from the target's own gradient the two are {self.eta_target:.2g} apart"
             )
         if self.measure == "worst_row":
             return f"at its own inputs its worst row is off by {self.rho:.3g} times what the reference's worst row is"

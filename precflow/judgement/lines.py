@@ -72,6 +72,15 @@ OPTIMIZER_STEP = 2.0
 (torch's, foreach and not, float32 and bfloat16): at most 0.8.
 """
 
+SETTINGS_SHARE, SETTINGS_FEWEST = 0.9, 32
+"""Share of the elements in which a step has to be nearer to the result of its own settings than to that of others, and the
+fewest such elements. Only elements count in which the two round to different numbers. If rounding decided, each would be
+a coin: 29 heads of 32 come once in 800 000.
+"""
+
+SETTINGS_MOST = 64
+"""How many of them are looked at, those that are farthest apart first: in the others rounding decides."""
+
 CLASS_SHARE = 0.9
 """Share of the calls of an operator that have to be named before the whole class is."""
 

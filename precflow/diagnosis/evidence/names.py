@@ -96,6 +96,10 @@ _RUN = {
     "optimizer_settings": EvidenceName(
         "settings of the optimizer that differ", "`name: reference / target (parameters)`, as recorded at each step."
     ),
+    "optimizer_settings_proven": EvidenceName(
+        "of these change the target's steps",
+        "Its steps follow from them, and not from the reference's; absent if no step was computed again.",
+    ),
     "optimizer_steps": EvidenceName(
         "steps of the optimizer computed again", "Of parameters whose tensors were kept; absent if there are none."
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,15 +11,14 @@ from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE
 from precflow.diagnosis.evaluation import PairedCall, pair_calls
 from precflow.diagnosis.evidence.suspect import IMPLEMENTATIONS, find_different_arguments
 from precflow.diagnosis.training.gradients import GradientChange, GradientRow, Gradients
-from precflow.diagnosis.training.optimizers import read_settings
-from precflow.diagnosis.training.replay import ReplayedStep, choose_cause
+from precflow.diagnosis.training.optimizers import is_same_setting, read_settings
+from precflow.diagnosis.training.replay import ReplayedStep, choose_cause, list_proven
 from precflow.dumps.header import Header
 from precflow.dumps.records import Call
 
 _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
 _SPREAD = 1e-3
-_SAME_NUMBER = 1e-6  # relative; a learning rate that was a float32 tensor is off by 6e-8
 _AVERAGING = {"batch_norm": "training", "instance_norm": "use_input_stats"}  # operator -> argument that turns averaging on
 _OUTCOMES = frozenset(("loss_scale_at_the_end", "skipped_steps"))
 _KINDS = {
@@ -56,8 +54,10 @@ def gather(
         steps: The optimizer's steps, computed again.
         gradients: The gradients of both sides.
     """
+    proven = [text.partition(" is ")[0] for text in list_proven(steps)]
+    settings = find_other_settings(reference, target)
     return {
-        "optimizer_settings": find_other_settings(reference, target),
+        "optimizer_settings": sorted(settings, key=lambda text: text.partition(": ")[0] not in proven),  # those first
         "rate_shift": _find_shift(_pair_steps(reference, target)),
         **_count_steps(steps),
         **_find_factor(gradients.rows),
@@ -103,7 +103,7 @@ def find_other_numbers(reference: DumpOfTraining, target: DumpOfTraining) -> lis
         here, there = (read_settings(call.arguments) for call in (pair.reference, pair.target))
         names = (here.keys() & there.keys()) - IMPLEMENTATIONS - {"optimizer"}
         for name in sorted(names):
-            if not _is_same_setting(here[name], there[name]):
+            if not is_same_setting(here[name], there[name]):
                 found[f"{name}: {here[name]} / {there[name]}"] = None
     return list(found)
 
@@ -123,13 +123,6 @@ def find_other_averages(reference: DumpOfTraining, target: DumpOfTraining) -> li
         if averages and is_training and here != there:
             found[f"{pair.reference.name} averages its running statistics with momentum {here} / {there}"] = None
     return list(found)
-
-
-def _is_same_setting(one: Any, other: Any) -> bool:
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_is_same_setting, one, other))
-    numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
-    return math.isclose(one, other, rel_tol=_SAME_NUMBER) if numbers else bool(one == other)
 
 
 def moves_no_weight(reference: DumpOfTraining, target: DumpOfTraining) -> bool:
@@ -167,6 +160,7 @@ def _count_steps(steps: Sequence[ReplayedStep]) -> dict[str, Any]:
         "optimizer_faults": len(faults),
         "optimizer_first_fault": faults[0].parameter if faults else "",
         "optimizer_cause": cause,
+        "optimizer_settings_proven": list_proven(proving),
         "optimizer_explained": explained / len(faults) if faults else 0.0,
     }
 

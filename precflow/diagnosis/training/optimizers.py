@@ -9,6 +9,7 @@ et al. 2011 (Adagrad); Hinton 2012, lecture 6e (RMSprop).
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +64,7 @@ class StepResults:
 
 
 _UNREADABLE = object()
+_SAME_NUMBER = 1e-6  # relative; a float32 is off by 6e-8
 Optimizer = Callable[[StepInputs], StepResults]
 
 
@@ -81,6 +83,18 @@ def _read_literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return _UNREADABLE
+
+
+def is_same_setting(one: Any, other: Any) -> bool:
+    """Tell whether two settings are the same number; a rate that is a float32 tensor on one side is.
+
+    >>> is_same_setting(0.1, 0.10000000149), is_same_setting((0.9, 0.999), (0.9, 0.95))
+    (True, False)
+    """
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(is_same_setting, one, other))
+    numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
+    return math.isclose(one, other, rel_tol=_SAME_NUMBER) if numbers else bool(one == other)
 
 
 def step_sgd(given: StepInputs) -> StepResults:

@@ -1,4 +1,4 @@
-"""Does the optimizer's step follow from its own gradient and state? And if it does not, from which other settings would it?
+"""Does the optimizer's step follow from its own gradient and state, with its own settings and with those of the reference?
 
 Each side's step of each parameter is computed again in float64 from what that side recorded: the weight before, the gradient,
 the state, and the settings of the parameter group. What arrived wrong is on both sides of the comparison, so that a wrong
@@ -6,6 +6,12 @@ gradient blames no optimizer. Only where the reference follows its formula does 
 
 A step that does not follow is tried with other settings, one at a time: another epsilon, other betas, another learning rate,
 decay or number of the step... A setting that gives the target's weights to within rounding is named as a possible cause.
+
+A step that follows is tried with the reference's settings where these are others. Their difference is exact, and may be far
+smaller than what rounding does to a weight in 16 bits: no norm shows it. But where the two results round to different numbers,
+a step with the reference's settings lands nearer to the other result at most every second time, and one with its own
+nearly always. A bias of the target's arithmetic could do that too, and would go on past its own result: so it also has to be
+nearer to its own result than to one that is as far off on the other side.
 """
 
 from __future__ import annotations
@@ -30,9 +36,10 @@ from precflow.diagnosis.training.optimizers import (
     StepInputs,
     StepResults,
     find_optimizers,
+    is_same_setting,
     read_settings,
 )
-from precflow.dumps.dtypes import FLOATS, float_facts
+from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 from precflow.judgement import lines
@@ -65,6 +72,8 @@ class ReplayedStep:
         reference: Largest error of the reference's weight and state, in units of four roundings; above 2 it does not follow.
         target: The same of the target.
         causes: Settings that give the target's step to within rounding, in words, the simplest first; empty if it follows.
+        settings: Settings of which it is proven, in words, that the target's step follows its own and not the reference's.
+        size: How far apart the two steps are, relative to the one with the reference's settings; of the tensor that shows most.
     """
 
     call: str
@@ -73,6 +82,8 @@ class ReplayedStep:
     reference: float
     target: float
     causes: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    size: float = 0.0
 
     @property
     def proves(self) -> bool:
@@ -122,9 +133,11 @@ def judge_steps(replayed: Sequence[ReplayedStep], pairs: Sequence[PairedCall]) -
             kind=OPTIMIZER,
             rho=one.target,
             share=one.target / lines.OPTIMIZER_STEP,
-            measure="step",
-            is_fault=one.is_fault,
+            measure="settings" if one.settings else "step",
+            is_fault=one.is_fault or bool(one.settings),
             is_systematic=True,
+            eta_target=one.size,
+            settings=", ".join(one.settings),
         )
         for one in replayed
         if one.proves and one.call in calls
@@ -145,6 +158,17 @@ def choose_cause(replayed: Sequence[ReplayedStep]) -> tuple[str, int]:
     return (texts[counted[0][0]], counted[0][1]) if counted else ("", 0)
 
 
+def list_proven(replayed: Sequence[ReplayedStep]) -> list[str]:
+    """Return the settings of which it is proven that they change the target's steps, those of most steps first."""
+    proven = [text for one in replayed for text in one.settings]
+    texts = {_name_setting(text): text for text in reversed(proven)}  # of a schedule that of the first step
+    return [texts[name] for name, _ in Counter(map(_name_setting, proven)).most_common()]
+
+
+def _name_setting(text: str) -> str:
+    return text.partition(" is ")[0]
+
+
 def _replay(reference: ReadableTensors, target: ReadableTensors, pair: PairedCall) -> ReplayedStep | None:
     try:
         here, there = _read_step(reference, pair.reference), _read_step(target, pair.target)
@@ -159,7 +183,7 @@ def _replay(reference: ReadableTensors, target: ReadableTensors, pair: PairedCal
     parameter = f"{pair.reference.module}.{pair.reference.outputs[0].index}".lstrip(".")
     replayed = ReplayedStep(pair.name, parameter, name if other == name else f"{name} / {other}", own, error)
     if not replayed.is_fault:
-        return replayed
+        return _try_settings(replayed, there, other, (name, here.given.settings)) if replayed.proves else replayed
     causes = [
         text for text, one, given in _list_changes(there, other, here.given.settings) if _measure(there, one, given) <= 1.0
     ]
@@ -189,6 +213,64 @@ def _measure_one(step: _RecordedStep, computed: StepResults, name: str) -> float
     room = _ROUNDINGS * unit * float(np.linalg.norm(computed.terms[name])) + smallest
     error = float(np.linalg.norm(recorded - computed.values[name])) / room
     return error if not math.isnan(error) else math.inf
+
+
+# The reference's settings in place of its own
+
+
+def _try_settings(
+    replayed: ReplayedStep, step: _RecordedStep, optimizer: str, reference: tuple[str, Mapping[str, Any]]
+) -> ReplayedStep:
+    """Add what is proven of settings that differ to a step of the target that follows its own.
+
+    Args:
+        replayed: What is known of the step.
+        step: The target's.
+        optimizer: Its formula.
+        reference: Formula and settings of the reference.
+    """
+    other, settings = reference
+    own = step.given.settings
+    names = [name for name, value in settings.items() if name != "optimizer" and not is_same_setting(own.get(name), value)]
+    if not names and other == optimizer:
+        return replayed
+    # All at once: a rate and a decay may differ and give the same step.
+    size = _prove(step, optimizer, other, replace(step.given, settings={**own, **settings}))
+    if size is None:
+        return replayed
+    proven = [name for name in names if _prove(step, optimizer, optimizer, _with(step.given, name, settings[name])) is not None]
+    if proven or other == optimizer:
+        texts = [f"{name} is {_format(own.get(name))}{_INSTEAD}{_format(settings[name])}" for name in proven or names]
+    else:
+        texts = [f"the optimizer is {optimizer}{_INSTEAD}{other}"]
+    return replace(replayed, settings=tuple(texts), size=size)
+
+
+def _prove(step: _RecordedStep, optimizer: str, other: str, given: StepInputs) -> float | None:
+    """Return how far apart the steps from its own settings and from others are, if the step is proven to be the former."""
+    with np.errstate(all="ignore"):
+        own, others = OPTIMIZERS[optimizer](step.given), OPTIMIZERS[other](given)
+        sizes = [_prove_by(step, name, own, others.values[name]) for name in own.values if name in others.values]
+    return max((size for size in sizes if size is not None), default=None)
+
+
+def _prove_by(step: _RecordedStep, name: str, own: StepResults, other: Floats) -> float | None:
+    recorded = step.results.get(name)
+    if recorded is None:
+        return None
+    expected, dtype = own.values[name], NUMPY_DTYPES[step.dtypes[name]]
+    counts = []
+    for result in (other, 2.0 * expected - other):
+        different = np.flatnonzero(expected.astype(dtype) != result.astype(dtype))
+        # The results that are farthest apart, in roundings of what they are added up from, show most.
+        apart = np.abs(expected - result)[different] / own.terms[name][different]
+        different = different[np.argsort(-apart)[: lines.SETTINGS_MOST]]
+        nearer = np.abs(recorded - expected)[different] < np.abs(recorded - result)[different]
+        counts.append((len(different), int(nearer.sum())))
+    if any(number < lines.SETTINGS_FEWEST or right < lines.SETTINGS_SHARE * number for number, right in counts):
+        return None
+    begin = step.given.weight if name == WEIGHT else 0.0
+    return _divide(float(np.linalg.norm(expected - other)), float(np.linalg.norm(other - begin)))
 
 
 # Reading

@@ -479,6 +479,8 @@ def test_names_in_tests_are_evidence():
         ("PF301", MASK, "certain"),
         ("PF801", {"optimizer_settings": [RATE]}, "certain"),
         ("PF801", {"optimizer_settings": [RATE], "failing": 0}, "likely"),
+        ("PF801", {"optimizer_settings": [RATE], "optimizer_steps": 3}, "likely"),  # something else fails
+        ("PF801", {"optimizer_settings": [RATE], "optimizer_steps": 3, "optimizer_settings_proven": ["lr"]}, "certain"),
         ("PF802", WRONG_STEP, "certain"),
         ("PF802", {**WRONG_STEP, "optimizer_explained": 0.8}, "likely"),
         ("PF804", SCALED, "certain"),

@@ -7,7 +7,7 @@ import torch
 
 from precflow.agent.contract import Identity
 from precflow.diagnosis.evaluation import PairedCall, name_call
-from precflow.diagnosis.training.replay import choose_cause, judge_steps, replay_steps
+from precflow.diagnosis.training.replay import choose_cause, judge_steps, list_proven, replay_steps
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
@@ -159,6 +159,91 @@ def test_a_reference_that_does_not_follow_proves_nothing():
 def test_other_settings_that_each_side_follows_are_no_wrong_step():
     replayed, _ = replay({"lr": 0.01}, {"lr": 0.02})
     assert not any(one.is_fault for one in replayed)
+
+
+BFLOAT16 = {"dtype": torch.bfloat16, "number": 1}
+SETTINGS = [
+    ({}, {"eps": 1e-7}, "eps is 1e-07 in place of 1e-08"),
+    ({"number": 1}, {"betas": (0.9, 0.99)}, "betas is (0.9, 0.99) in place of (0.9, 0.999)"),  # its state alone
+    ({}, {"lr": 0.0101}, "lr is 0.0101 in place of 0.01"),
+    ({}, {"amsgrad": True}, "amsgrad is True in place of False"),
+    (BFLOAT16, {"eps": 1e-4}, "eps is 0.0001 in place of 1e-08"),
+    (BFLOAT16, {"lr": 0.0101}, "lr is 0.0101 in place of 0.01"),
+    ({"optimizer": "SGD", "momentum": 0.9}, {"momentum": 0.8}, "momentum is 0.8 in place of 0.9"),
+    ({"optimizer": "SGD", "momentum": 0.9}, {"nesterov": True}, "nesterov is True in place of False"),
+    ({"optimizer": "Adam", "weight_decay": 0.1}, {"optimizer": "AdamW"}, "the optimizer is AdamW in place of Adam"),
+    ({"optimizer": "RMSprop"}, {"alpha": 0.9}, "alpha is 0.9 in place of 0.99"),
+]
+
+
+@pytest.mark.parametrize(("options", "other", "text"), SETTINGS)
+def test_a_step_that_follows_its_own_settings_and_not_the_references_is_proven(options, other, text):
+    options = {"size": (64, 48), **options}
+    replayed, pairs = replay(options, {**options, **other})
+    assert list_proven(replayed) == [text]
+    assert [one.settings for one in replayed] == [(text,)] * 2
+    for one in judge_steps(replayed, pairs):
+        assert one.is_fault
+        assert one.measure == "settings"
+        assert text in one.text
+
+
+SAME_NUMBERS = [
+    ({}, {"fused": True}),
+    ({}, {"foreach": True}),
+    ({}, {"said": {"capturable": True, "differentiable": True}}),
+    ({}, {"said": {"initial_lr": 0.5, "hook": None}}),
+    ({"number": 1}, {"amsgrad": True}),
+    ({"optimizer": "SGD", "number": 1}, {"momentum": 0.9}),
+    ({"optimizer": "Adam"}, {"optimizer": "AdamW", "weight_decay": 0.0}),
+    (BFLOAT16, {"eps": 1e-9}),  # no weight is another number of its type
+]
+
+
+@pytest.mark.parametrize(("options", "other"), SAME_NUMBERS)
+def test_settings_that_change_no_number_are_not(options, other):
+    options = {"size": (64, 48), **options}
+    replayed, pairs = replay(options, {**options, **other})
+    assert list_proven(replayed) == []
+    assert [one.is_fault for one in judge_steps(replayed, pairs)] == [False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("other", [{"lr": 0.010002}, {"eps": 3e-8}, {"weight_decay": 0.011}, {"betas": (0.9, 0.99901)}])
+def test_a_setting_that_is_only_said_is_not_proven(other, dtype):
+    """The target says another setting, and computes with the reference's."""
+    options = {"dtype": dtype, "size": (64, 48)}
+    replayed, _ = replay(options, {**options, "said": other})
+    assert list_proven(replayed) == []
+
+
+def test_a_bias_towards_zero_is_no_proof_of_more_decay():
+    """Arithmetic that cuts off what rounding to nearest would round up gives smaller weights, as more decay does."""
+
+    def cut_off(weight):
+        torch.manual_seed(len("first"))
+        exact = torch.randn(weight.shape).to(weight.dtype).double() - 1e-2 * weight.grad.double()
+        weight.data = (exact.float().view(torch.int32) & -(1 << 16)).view(torch.float32).to(weight.dtype)
+
+    options = {"optimizer": "SGD", "dtype": torch.bfloat16, "size": (64, 48), "number": 1}
+    replayed, _ = replay(options, {**options, "spoil": cut_off, "said": {"weight_decay": 0.1}}, names=("first",))
+    assert [one.is_fault for one in replayed] == [False]
+    assert list_proven(replayed) == []
+
+
+def test_a_schedule_is_named_by_its_first_step():
+    steps = [replay({"lr": rate}, {"lr": 2 * rate})[0] for rate in (0.01, 0.02)]
+    assert list_proven([one for some in steps for one in some]) == ["lr is 0.02 in place of 0.01"]
+
+
+def test_groups_are_proven_each_by_its_own_settings():
+    sides = Tensors(), Tensors()
+    pairs = []
+    for name, decays in (("weight", (0.1, 0.1)), ("bias", (0.0, 0.1))):
+        calls = [step(side, name, weight_decay=decay) for side, decay in zip(sides, decays, strict=True)]
+        pairs.append(PairedCall(name_call(calls[0]), *calls))
+    replayed = replay_steps(*sides, pairs)
+    assert [one.settings for one in replayed] == [(), ("weight_decay is 0.1 in place of 0",)]
 
 
 def test_what_is_not_known_is_not_replayed():
