@@ -91,7 +91,11 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     named = [_suspect_error(calls[name], one, classes, statuses) for name, one in wrong.items()]
     suspected = {suspect.record for suspect in named}
     # A call that was made differently explains a difference only where there is one: both sides may spell a default.
-    failing = [one for one in different if any(_fails(record, statuses) for record in one.pair.reference.outputs)]
+    failing = [
+        one
+        for one in different
+        if one.pair.name not in wrong and any(_fails(record, statuses) for record in one.pair.reference.outputs)
+    ]
     reasons = [suspect for one in failing if (suspect := _suspect_difference(one, by_call, statuses)).record not in suspected]
     cleared = _find_cleared(found, by_call, calls)
     # A call that computes rightly what it was given is not wrong, but other labels than the reference's explain what follows.

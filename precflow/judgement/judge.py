@@ -60,6 +60,7 @@ NOT_EVALUATED = (
 FIRST_LOSS = "the loss of the first step"
 """Stands among the standards if that loss fails by the line that it is held to without any."""
 _NO_FLOORS: Mapping[str, Floor] = {}
+_NO_SETTINGS: Mapping[str, Sequence[str]] = {}
 _BY_LIMITS = frozenset({"pass", "fail", "blind", "accepted", "undecided"})
 _FROM_VALUES = frozenset(
     {"fail", "unequal", "nonfinite"}
@@ -74,7 +75,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     target_dtype: str,
     blockers: Sequence[str] = (),
     unrepeatable: Sequence[str] = (),
-    other_settings: Sequence[str] = (),
+    other_settings: Mapping[str, Sequence[str]] = _NO_SETTINGS,
     second_pass: bool = False,
     today: datetime.date,
     folders: Sequence[Path] = (),
@@ -96,7 +97,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         unrepeatable: ``side: identity`` of records that changed between two equal runs of one side. Such a record proves
             nothing by failing: if no other record fails, the run is inconclusive.
         other_settings: ``name: reference / target`` of settings that the optimizers of both sides have with other values. Such
-            a run is not aligned, however little its steps show of it: the floor of Adam's first step hides another rate.
+            a run is not aligned, however little its steps show of it: the floor of Adam's first step hides another rate. To
+            each the records of the steps that have it, which may be accepted.
         second_pass: The measures are those after the second pass of escalating capture.
         today: Decides which accepted differences have expired.
         folders: Folders with standards besides the shipped ones.
@@ -123,6 +125,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]
     decisions = mark_covered(measures, decisions)
+    decisions, open_settings = _accept_settings(measures, decisions, other_settings, accepted)
     judged = [decision.judged for decision in decisions]
     rows = list(zip(measures, judged, strict=True))
     counted = tally(judged)
@@ -150,7 +153,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     gaps = [
         *blockers,
         *_describe_unrepeatable(unrepeatable),
-        *([f"the optimizers have other settings: {'; '.join(other_settings)}"] if other_settings else []),
+        *([f"the optimizers have other settings: {'; '.join(open_settings)}"] if open_settings else []),
         *missing,
         *describe_other_types(measures, reference_dtype, target_dtype),
         *_describe_unapplied(decisions),
@@ -206,6 +209,26 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         closest=closest.record,
         warnings=tuple(warnings),
     )
+
+
+def _accept_settings(
+    measures: Sequence[Measure],
+    decisions: Sequence[Decision],
+    other_settings: Mapping[str, Sequence[str]],
+    accepted: AcceptedDifferences,
+) -> tuple[list[Decision], list[str]]:
+    """Accept steps of optimizers with other settings, which need not exceed a limit; return the settings that remain."""
+    rows = {measure.record: measure for measure in measures}
+    records = {record for each in other_settings.values() for record in each if record in rows}
+    reasons = {record: why for record in records for taken, why in [accepted.decide(rows[record], ())] if taken}
+    marked = [
+        replace(one, judged=replace(one.judged, status="accepted", reason=reasons[one.judged.record]))
+        if one.judged.record in reasons and one.judged.status in {"pass", "blind"}
+        else one
+        for one in decisions
+    ]
+    remaining = [text for text, those in other_settings.items() if not those or not reasons.keys() >= set(those) & rows.keys()]
+    return marked, remaining
 
 
 def _limits_first_loss(config: RunConfig, loaded: Sequence[Standard], folders: Sequence[Path]) -> bool:

@@ -113,7 +113,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
             *(() if reproduction.blockers else find_other_averages(*evidence)),
         ),
         unrepeatable=reproduction.unrepeatable,
-        other_settings=() if reproduction.blockers else find_other_numbers(*evidence),
+        other_settings={} if reproduction.blockers else find_other_numbers(*evidence),
         second_pass=second("compare") in needs,
         today=_today(),
         folders=job.team.get("standard", ()),

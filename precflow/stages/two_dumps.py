@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     reference, target = join_ranks(reference, target)
     reproduction = reproduce(reference, target, same)
     measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
-    other_settings = () if reproduction.blockers else find_other_numbers(reference, target)
+    other_settings = {} if reproduction.blockers else find_other_numbers(reference, target)
     if not reproduction.blockers:  # nothing that could be compared knows of the rate
         reproduction = replace(reproduction, unseen=(*reproduction.unseen, *find_other_averages(reference, target)))
     judged, verdict = judge_dumps(tolerance, reference, target, measures, reproduction, other_settings=other_settings)
@@ -191,7 +191,7 @@ def judge_dumps(  # noqa: PLR0913  each is a fact of its own
     measures: Sequence[Measure],
     reproduction: Reproduction,
     *,
-    other_settings: Sequence[str] = (),
+    other_settings: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[list[Judged], Verdict]:
     """Judge the measures of two dumps, by a tolerance and the floating point types that the sides ran in."""
     dtypes = find_dtypes(reference, target, measures)
@@ -203,7 +203,7 @@ def judge_dumps(  # noqa: PLR0913  each is a fact of its own
         target_dtype=dtypes[1],
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen, *reproduction.disturbed),
         unrepeatable=reproduction.unrepeatable,
-        other_settings=other_settings,
+        other_settings=other_settings or {},
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
         without_floors="two given dumps have none, a run of the recipe measures it",
         carried=find_carried(reference.calls()),

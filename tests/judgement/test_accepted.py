@@ -91,3 +91,16 @@ def test_what_was_not_kept_is_not_accepted(measure, known, words):
     taken, told = accepted.decide(measure(**known), {"relative_l2"})
     assert taken == (words == "")
     assert words in told
+
+
+def test_other_settings_of_an_optimizer_are_accepted_with_the_steps_that_have_them(measure, run):
+    """Their steps need not exceed a limit."""
+    steps = [measure(name) for name in ("a.mlp", "b.mlp")]
+    settings = {"eps: 1e-08 / 1e-06": [one.record for one in steps]}
+    judged, verdict = run([*steps, measure("c")], accepted=[entry()], other_settings=settings)
+    assert [one.status for one in judged] == ["accepted", "accepted", "pass"]
+    assert verdict.verdict == "aligned"
+    assert not any("not needed" in warning for warning in verdict.warnings)
+    judged, verdict = run([*steps, measure("c")], accepted=[entry(match="a.mlp")], other_settings=settings)
+    assert [one.status for one in judged] == ["accepted", "pass", "pass"]
+    assert verdict.reasons == ("the optimizers have other settings: eps: 1e-08 / 1e-06",)

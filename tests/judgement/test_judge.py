@@ -94,9 +94,9 @@ def test_blockers_and_drift_come_first(measure, run):
 
 
 def test_optimizers_with_other_settings_are_no_aligned_run(measure, run):
-    _, verdict = run([measure()], other_settings=["lr: 0.1 / 0.2"])
+    _, verdict = run([measure()], other_settings={"lr: 0.1 / 0.2": []})
     assert (verdict.verdict, verdict.reasons) == ("inconclusive", ("the optimizers have other settings: lr: 0.1 / 0.2",))
-    assert run([measure(relative_l2=1.0)], other_settings=["lr: 0.1 / 0.2"])[1].verdict == "misaligned"
+    assert run([measure(relative_l2=1.0)], other_settings={"lr: 0.1 / 0.2": []})[1].verdict == "misaligned"
 
 
 def test_a_record_that_drifts_proves_nothing_by_failing(measure, run):

@@ -91,21 +91,21 @@ def find_other_settings(reference: DumpOfTraining, target: DumpOfTraining) -> li
     ]
 
 
-def find_other_numbers(reference: DumpOfTraining, target: DumpOfTraining) -> list[str]:
-    """Return ``name: reference / target`` of the optimizer's settings that both sides have with another value.
+def find_other_numbers(reference: DumpOfTraining, target: DumpOfTraining) -> dict[str, list[str]]:
+    """Return ``name: reference / target`` of the optimizer's settings that both sides have with another value, and its records.
 
     Such steps cannot be the same computation. The class of the optimizer is left out, because a fused class may compute the
     same formula, and so is a setting that one side alone knows, because versions of torch add some. A learning rate that is a
     float32 tensor on one side is the same number.
     """
-    found: dict[str, None] = {}
+    found: dict[str, list[str]] = defaultdict(list)
     for pair in _pair_steps(reference, target):
         here, there = (read_settings(call.arguments) for call in (pair.reference, pair.target))
         names = (here.keys() & there.keys()) - IMPLEMENTATIONS - {"optimizer"}
         for name in sorted(names):
             if not is_same_setting(here[name], there[name]):
-                found[f"{name}: {here[name]} / {there[name]}"] = None
-    return list(found)
+                found[f"{name}: {here[name]} / {there[name]}"] += [record.text for record in pair.reference.outputs]
+    return dict(found)
 
 
 def find_other_averages(reference: DumpOfTraining, target: DumpOfTraining) -> list[str]:

@@ -73,7 +73,8 @@ class ReplayedStep:
         target: The same of the target.
         causes: Settings that give the target's step to within rounding, in words, the simplest first; empty if it follows.
         settings: Settings of which it is proven, in words, that the target's step follows its own and not the reference's.
-        size: How far apart the two steps are, relative to the one with the reference's settings; of the tensor that shows most.
+        shown_by: What proves it: the weight (``""``), or by its name the tensor of the state that shows most.
+        size: How far apart the two steps of that are, relative to the one with the reference's settings.
     """
 
     call: str
@@ -83,6 +84,7 @@ class ReplayedStep:
     target: float
     causes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    shown_by: str = WEIGHT
     size: float = 0.0
 
     @property
@@ -129,7 +131,7 @@ def judge_steps(replayed: Sequence[ReplayedStep], pairs: Sequence[PairedCall]) -
     return [
         IntroducedError(
             call=one.call,
-            index=record.index,
+            index=f"{record.index}.{one.shown_by}" if one.shown_by else record.index,
             kind=OPTIMIZER,
             rho=one.target,
             share=one.target / lines.OPTIMIZER_STEP,
@@ -235,23 +237,24 @@ def _try_settings(
     if not names and other == optimizer:
         return replayed
     # All at once: a rate and a decay may differ and give the same step.
-    size = _prove(step, optimizer, other, replace(step.given, settings={**own, **settings}))
-    if size is None:
+    shown = _prove(step, optimizer, other, replace(step.given, settings={**own, **settings}))
+    if not shown:
         return replayed
-    proven = [name for name in names if _prove(step, optimizer, optimizer, _with(step.given, name, settings[name])) is not None]
+    shown_by = WEIGHT if WEIGHT in shown else max(shown, key=lambda name: shown[name])
+    proven = [name for name in names if _prove(step, optimizer, optimizer, _with(step.given, name, settings[name]))]
     if proven or other == optimizer:
         texts = [f"{name} is {_format(own.get(name))}{_INSTEAD}{_format(settings[name])}" for name in proven or names]
     else:
         texts = [f"the optimizer is {optimizer}{_INSTEAD}{other}"]
-    return replace(replayed, settings=tuple(texts), size=size)
+    return replace(replayed, settings=tuple(texts), shown_by=shown_by, size=shown[shown_by])
 
 
-def _prove(step: _RecordedStep, optimizer: str, other: str, given: StepInputs) -> float | None:
-    """Return how far apart the steps from its own settings and from others are, if the step is proven to be the former."""
+def _prove(step: _RecordedStep, optimizer: str, other: str, given: StepInputs) -> dict[str, float]:
+    """Return the tensors that prove that a step is that of its own settings and not of others, and how far apart these are."""
     with np.errstate(all="ignore"):
         own, others = OPTIMIZERS[optimizer](step.given), OPTIMIZERS[other](given)
-        sizes = [_prove_by(step, name, own, others.values[name]) for name in own.values if name in others.values]
-    return max((size for size in sizes if size is not None), default=None)
+        sizes = {name: _prove_by(step, name, own, others.values[name]) for name in own.values if name in others.values}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def _prove_by(step: _RecordedStep, name: str, own: StepResults, other: Floats) -> float | None:

@@ -127,7 +127,7 @@ def test_equal_runs_have_no_evidence_against_them():
 )
 def test_settings_that_both_sides_have_with_other_values_are_told_from_another_implementation(here, there, found):
     sides = [Run(settings={"b": settings}) for settings in (here, there)]
-    assert training.find_other_numbers(*sides) == found
+    assert list(training.find_other_numbers(*sides)) == found
 
 
 @pytest.mark.parametrize("factor", [4.0, 0.25, 1.02])
