@@ -59,6 +59,7 @@ class Interventions:
 
     def __init__(self, model: torch.nn.Module, changes: Sequence[Change], is_quiet: Callable[[], bool] = lambda: False) -> None:
         self.changed = 0
+        self._met = 0  # calls that are to be changed, also where a change would leave them as they are
         self._model = model
         self._is_quiet = is_quiet
         self._of_run = [change for change in changes if not change.records]
@@ -104,11 +105,14 @@ class Interventions:
         self._undo.close()
 
     def check_acted(self) -> None:
-        """Refuse an intervention that found none of its calls: the run would look as if it did not help.
+        """Refuse an intervention that changed none of its calls: the run would look as if it did not help.
 
         Raises:
             AgentError: ``unsupported``: no call was changed.
         """
+        if self._met and not self.changed:
+            message = "there is nothing in its calls that it would change"
+            raise AgentError("unsupported", message, "choose another what-if")
         if (self._of_calls or self._of_modules) and not self.changed:
             message = "none of its calls ran in a way that it can change"
             raise AgentError("unsupported", message, "calls inside backward and compiled code are out of its reach")
@@ -174,13 +178,15 @@ class Interventions:
     def _run(
         self, function: Function, name: str, positional: Sequence[Any], keywords: Dict[str, Any], change: Mapping[str, Any]
     ) -> Any:
-        self.changed += 1
         given, named = list(positional), dict(keywords)
+        run, wide = function, _TYPES.get(str(change.get("dtype")))
+        converts = "mask" in change and _convert_mask(name, given, named, boolean=change["mask"] == "boolean")
+        self._met += 1
+        if not (converts or change.keys() & _ALWAYS_ACTING or _is_narrower(given, named, wide) or _pads(change, name, given)):
+            return function(*positional, **keywords)
+        self.changed += 1
         if "arguments" in change:
             self._replace_arguments(function, change["arguments"], given, named)
-        if "mask" in change:
-            _convert_mask(name, given, named, boolean=change["mask"] == "boolean")
-        run, wide = function, _TYPES.get(str(change.get("dtype")))
         if "operator" in change:
             run = _definition(name)
             wide = wide or torch.float32
@@ -231,6 +237,21 @@ class _AtenMode(SchemaMode):
 # Changes of one call
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+_ALWAYS_ACTING = frozenset({"arguments", "operator", "layout", "device"})
+"""Changes that make another call of any; the others may find it as they would have it."""
+
+
+def _is_narrower(positional: Sequence[Any], keywords: Mapping[str, Any], wide: Optional[torch.dtype]) -> bool:
+    """Tell whether a tensor of a call, or a type that it asks for, is narrower than another type."""
+    if wide is None:
+        return False
+    values = [leaf for _, leaf in leaves((list(positional), dict(keywords)))]
+    kinds = [value if isinstance(value, torch.dtype) else getattr(value, "dtype", None) for value in values]
+    kinds += [value for value in (*positional, *keywords.values()) if isinstance(value, torch.dtype)]
+    floating = [kind for kind in kinds if isinstance(kind, torch.dtype) and kind.is_floating_point]
+    return any(torch.finfo(kind).bits < torch.finfo(wide).bits for kind in floating)
 
 
 def _run_elsewhere(  # noqa: PLR0913, PLR0917  the call, and where and how it is to run
@@ -305,14 +326,21 @@ def _pack(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format) if tensor.layout == torch.strided else tensor
 
 
-def _convert_mask(name: str, given: List[Any], named: Dict[str, Any], *, boolean: bool) -> None:
-    """Replace a mask by one of the other kind: true where a place takes part, or 0 there and -inf elsewhere."""
+def _convert_mask(name: str, given: List[Any], named: Dict[str, Any], *, boolean: bool) -> bool:
+    """Replace a mask by one of the other kind: true where a place takes part, or 0 there and -inf elsewhere.
+
+    Returns:
+        Whether there is a mask, and it was of the other kind.
+    """
     keys = [key for key in _MASKS if isinstance(named.get(key), torch.Tensor)]
     place = _PLACE_OF_MASK.get(name, -1)
     if keys:
-        named[keys[0]] = _convert(named[keys[0]], given, boolean=boolean)
-    elif 0 <= place < len(given) and isinstance(given[place], torch.Tensor):
-        given[place] = _convert(given[place], given, boolean=boolean)
+        before, named[keys[0]] = named[keys[0]], _convert(named[keys[0]], given, boolean=boolean)
+        return named[keys[0]] is not before
+    if 0 <= place < len(given) and isinstance(given[place], torch.Tensor):
+        before, given[place] = given[place], _convert(given[place], given, boolean=boolean)
+        return given[place] is not before
+    return False
 
 
 def _convert(mask: torch.Tensor, given: Sequence[Any], *, boolean: bool) -> torch.Tensor:
@@ -322,6 +350,14 @@ def _convert(mask: torch.Tensor, given: Sequence[Any], *, boolean: bool) -> torc
         dtype = given[0].dtype if given and isinstance(given[0], torch.Tensor) else torch.float32
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask.logical_not(), -float("inf"))
     return mask
+
+
+def _pads(change: Mapping[str, Any], name: str, positional: Sequence[Any]) -> bool:
+    """Tell whether a matmul has to get rows for its number of rows to be a multiple."""
+    if "padded_to" not in change or name not in _ROWS_OF:
+        return False
+    left = positional[1 if name in _ADDS_BIAS else 0]
+    return left.dim() > 1 and bool(-left.shape[-2] % int(change["padded_to"]))
 
 
 def _run_padded(run: Function, multiple: int, adds: bool, *positional: Any, **keywords: Any) -> Any:  # noqa: FBT001
@@ -407,8 +443,14 @@ class _EagerAttention:
                 seen.add(id(config))
                 self._before.append((config, used))
         if not self._before:
-            step = "computed_by_definition acts on calls of scaled_dot_product_attention"
-            raise AgentError("unsupported", "no module has a configuration that says how attention is computed", step)
+            step = "written_out acts on calls of scaled_dot_product_attention"
+            message = "no module has a configuration that says how attention is computed"
+            if any(
+                getattr(getattr(module, "config", None), "_attn_implementation", "") == "eager"
+                for module in self._model.modules()
+            ):
+                message = "attention is computed in single operators already"
+            raise AgentError("unsupported", message, step)
         for config, _ in self._before:
             config._attn_implementation = "eager"  # noqa: SLF001  transformers has no public way to change it later
 

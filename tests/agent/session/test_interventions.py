@@ -261,11 +261,42 @@ def test_a_model_without_such_a_configuration_says_so(model):
         pass
 
 
+def test_a_model_whose_attention_is_eager_already_says_so(model):
+    model.config = type("Config", (), {"_attn_implementation": "eager"})()
+    with (
+        pytest.raises(AgentError, match="in single operators already"),
+        Interventions(model, [Change("attention", "eager", ())]),
+    ):
+        pass
+
+
 def test_calls_that_never_ran_are_an_error_and_hooks_are_gone(model, values):
     _, interventions = outputs_of(model, values, Change("dtype", "float64", ("norm/gelu.0/forward.output.0",)))
     with pytest.raises(AgentError, match="none of its calls ran"):
         interventions.check_acted()
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("change", "rows"),
+    [(Change("dtype", "float32", (NORM,)), 5), (Change("padded_to", 16, ("project/linear.0/forward.output.0",)), 16)],
+)
+def test_a_change_that_finds_everything_as_it_would_have_it_proves_nothing(model, change, rows):
+    _, interventions = outputs_of(model, torch.ones(rows, 16), change)
+    assert interventions.changed == 0
+    with pytest.raises(AgentError, match="nothing in its calls that it would change"):
+        interventions.check_acted()
+
+
+def test_a_mask_of_the_wanted_kind_is_no_change():
+    class Masked(nn.Module):
+        def forward(self, values):
+            return functional.scaled_dot_product_attention(values, values, values, attn_mask=torch.zeros(5, 5))
+
+    record = "(model)/scaled_dot_product_attention.0/forward.output.0"
+    model, values = Masked(), torch.randn(1, 5, 16)
+    assert outputs_of(model, values, Change("mask", "additive", (record,)))[1].changed == 0
+    assert outputs_of(model, values, Change("mask", "boolean", (record,)))[1].changed == 1
 
 
 def test_each_step_counts_its_calls_anew(model, values):
