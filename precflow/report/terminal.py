@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from precflow.diagnosis.advice.whatif import describe, explain
 from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
+from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import curves, highlights, wording
 from precflow.report.model import ReportModel, Row, SideView
 
@@ -222,6 +223,10 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
     else:
         shown = "the operator and its source line" if has_records(model) else "the curves"
         advice = f"no rule knows this fault; the report shows {shown}"
+        if has_records(model) and not (
+            model.region.suspects or any(model.verdict.counts.get(one) for one in MISALIGNED_STATUSES)
+        ):
+            advice = "no record is over its limit, and no operator errs by more than rounding: only what is named above fails"
         lines = _render_labelled("because", "; ".join(model.verdict.reasons) or "records are over their limits", columns)
         lines += _render_labelled("advice", advice, columns)
     others = [f"{wording.count(many)} {what}" for what, many in _count_others(model).items() if many]

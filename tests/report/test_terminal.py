@@ -108,6 +108,15 @@ def test_what_ifs_that_no_finding_tells_of_are_told(misaligned):
     assert "what-if" in shown(model, 1)
 
 
+def test_a_standard_that_fails_alone_is_no_fault_that_no_rule_knows(aligned):
+    why = "cann_single: 1 output of an operator fails, first a / linear"
+    verdict = dataclasses.replace(aligned.verdict, verdict="misaligned", reasons=(why,))
+    text = " ".join(shown(dataclasses.replace(aligned, verdict=verdict, findings=()), 1).split())
+    assert why in text
+    assert "no record is over its limit, and no operator errs by more than rounding" in text
+    assert "no rule knows" not in text
+
+
 def test_misaligned_without_advice_says_so(misaligned):
     text = shown(dataclasses.replace(misaligned, findings=()), 1)
     assert "no rule knows this fault" in text
