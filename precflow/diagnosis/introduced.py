@@ -130,7 +130,8 @@ class IntroducedError:
         call: The call, as in :class:`Evaluated`.
         index: Index of the output.
         kind: As in :class:`Evaluated`, or ``optimizer``.
-        rho: The target's error in units of the reference's own; the largest residue ratio in low precision.
+        rho: The target's error in units of the reference's own; the largest residue ratio in low precision; of
+            ``settings`` the relative difference between its step and one with the reference's settings.
         share: How much of its line it uses; above 1 it is a fault.
         measure: What uses most of its line: ``rho``, ``worst_row``, ``variance``, ``slope``, ``curve``, ``largest``,
             ``movement``, ``misplaced``, ``step`` or ``settings`` (of an optimizer, see
@@ -140,7 +141,7 @@ class IntroducedError:
         note: Something worth knowing that is no fault, such as a matmul with reduced accumulation.
         is_reference_off: The reference's own error is beyond the line: it is no measure of what is right.
         eta_reference: Relative error of the reference's own output.
-        eta_target: Relative error of the target's; of ``settings`` that of its step against one with the reference's settings.
+        eta_target: Relative error of the target's.
         settings: Settings of an optimizer that the target's step follows from, and not from the reference's, in words.
     """
 
@@ -171,7 +172,7 @@ class IntroducedError:
         if self.measure == "settings":
             return (
                 f"its step is that of its own settings and not of the reference's: {self.settings};"
-                f" from the target's own gradient the two are {self.eta_target:.2g} apart"
+                f" from the target's own gradient the two are {self.rho:.2g} apart"
             )
         if self.measure == "worst_row":
             return f"at its own inputs its worst row is off by {self.rho:.3g} times what the reference's worst row is"

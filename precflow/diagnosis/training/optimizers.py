@@ -3,7 +3,8 @@
 Sources: Robbins and Monro 1951 with momentum as PyTorch's documentation of ``torch.optim.SGD`` writes it (the learning rate is
 outside of the buffer, unlike in Sutskever et al. 2013); Kingma and Ba 2015, algorithm 1 (Adam); Loshchilov and Hutter 2019,
 algorithm 2 (decoupled decay, AdamW); Reddi et al. 2018 (AMSGrad, maximum before the bias is corrected, as in PyTorch); Duchi
-et al. 2011 (Adagrad); Hinton 2012, lecture 6e (RMSprop).
+et al. 2011 (Adagrad); Hinton 2012, lecture 6e (RMSprop); Zeiler 2012 (Adadelta); Kingma and Ba 2015, section 7.1 (Adamax);
+Dozat 2016 (NAdam); Liu et al. 2020, algorithm 2 (RAdam); each as PyTorch's documentation writes it.
 """
 
 from __future__ import annotations
@@ -184,6 +185,76 @@ def step_rmsprop(given: StepInputs) -> StepResults:
     return StepResults({**values, WEIGHT: given.weight - given.setting("lr") * update}, {**terms, WEIGHT: sizes})
 
 
+def step_adadelta(given: StepInputs) -> StepResults:
+    """Compute a step of Adadelta."""
+    gradient = _signed_gradient(given) + given.setting("weight_decay") * given.weight
+    rho, epsilon = given.setting("rho", 0.9), given.setting("eps", 1e-6)
+    square = rho * given.zeros("square_avg") + (1.0 - rho) * gradient**2
+    update = np.sqrt(given.zeros("acc_delta") + epsilon) / np.sqrt(square + epsilon) * gradient
+    values = {"square_avg": square, "acc_delta": rho * given.zeros("acc_delta") + (1.0 - rho) * update**2}
+    sizes = np.abs(given.weight) + given.setting("lr") * np.abs(update)
+    return StepResults({**values, WEIGHT: given.weight - given.setting("lr") * update}, {**values, WEIGHT: sizes})
+
+
+def step_adamax(given: StepInputs) -> StepResults:
+    """Compute a step of Adamax."""
+    weight, gradient = _decay(given)
+    mean, mean_size, first, second = _average(given, gradient)
+    largest = np.maximum(second * given.zeros("exp_inf"), np.abs(gradient) + given.setting("eps", 1e-8))
+    rate = given.setting("lr") / (1.0 - first**given.number)
+    values = {"exp_avg": mean, "exp_inf": largest, WEIGHT: weight - rate * mean / largest}
+    terms = {"exp_avg": mean_size, "exp_inf": largest, WEIGHT: np.abs(weight) + rate * mean_size / largest}
+    return StepResults(values, terms)
+
+
+def step_nadam(given: StepInputs) -> StepResults:
+    """Compute a step of NAdam; the product of its momenta follows from the number of the step."""
+    weight, gradient = _decay(given)
+    mean, mean_size, first, second = _average(given, gradient)
+    square = second * given.zeros("exp_avg_sq") + (1.0 - second) * gradient**2
+    root = np.sqrt(square / (1.0 - second**given.number)) + given.setting("eps", 1e-8)
+    decay = given.setting("momentum_decay", 4e-3)
+    momenta = first * (1.0 - 0.5 * 0.96 ** (np.arange(1, int(given.number) + 2) * decay))
+    product = float(np.multiply.accumulate(momenta[:-1].astype(np.float32))[-1])  # PyTorch keeps it so, beside float64 too
+    shares = (1.0 - momenta[-2]) / (1.0 - product), momenta[-1] / (1.0 - product * momenta[-1])
+    rate = given.setting("lr")
+    update = rate * (shares[0] * gradient + shares[1] * mean) / root
+    update_size = rate * (shares[0] * np.abs(gradient) + shares[1] * mean_size) / root
+    values = {"exp_avg": mean, "exp_avg_sq": square, WEIGHT: weight - update}
+    return StepResults(values, {"exp_avg": mean_size, "exp_avg_sq": square, WEIGHT: np.abs(given.weight) + update_size})
+
+
+def step_radam(given: StepInputs) -> StepResults:
+    """Compute a step of RAdam: one of momentum alone until the variance can be estimated."""
+    weight, gradient = _decay(given)
+    mean, mean_size, first, second = _average(given, gradient)
+    square = second * given.zeros("exp_avg_sq") + (1.0 - second) * gradient**2
+    correction = 1.0 - second**given.number
+    longest = 2.0 / (1.0 - second) - 1.0
+    length = longest - 2.0 * given.number * second**given.number / correction
+    factor = given.setting("lr") / (1.0 - first**given.number) * np.ones_like(mean)
+    if length > 5.0:
+        rectified = (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length)
+        factor = factor * np.sqrt(rectified * correction) / (np.sqrt(square) + given.setting("eps", 1e-8))
+    values = {"exp_avg": mean, "exp_avg_sq": square, WEIGHT: weight - factor * mean}
+    return StepResults(values, {"exp_avg": mean_size, "exp_avg_sq": square, WEIGHT: np.abs(given.weight) + factor * mean_size})
+
+
+def _decay(given: StepInputs) -> tuple[Floats, Floats]:
+    """Return weight and gradient with the decay, which is part of the gradient unless the settings say otherwise."""
+    decay, gradient = given.setting("weight_decay"), _signed_gradient(given)
+    if given.settings.get("decoupled_weight_decay"):
+        return given.weight * (1.0 - given.setting("lr") * decay), gradient
+    return given.weight, gradient + decay * given.weight
+
+
+def _average(given: StepInputs, gradient: Floats) -> tuple[Floats, Floats, float, float]:
+    """Return the mean of the gradients, the sum of magnitudes that it was added up from, and both betas."""
+    first, second = given.settings.get("betas", (0.9, 0.999))
+    old = given.zeros("exp_avg")
+    return first * old + (1.0 - first) * gradient, first * np.abs(old) + (1.0 - first) * np.abs(gradient), first, second
+
+
 def _signed_gradient(given: StepInputs) -> Floats:
     return -given.gradient if given.settings.get("maximize") else given.gradient
 
@@ -194,6 +265,10 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "Adam": step_adam,
     "Adagrad": step_adagrad,
     "RMSprop": step_rmsprop,
+    "Adadelta": step_adadelta,
+    "Adamax": step_adamax,
+    "NAdam": step_nadam,
+    "RAdam": step_radam,
 }
 
 
@@ -208,6 +283,7 @@ def find_optimizers(name: str) -> list[str]:
     known = [each for each in OPTIMIZERS if each.lower() in name.lower()]
     if not known:
         return []
-    if known[0] in {"Adam", "AdamW"}:
+    longest = max(known, key=len)  # NAdam is no Adam
+    if longest in {"Adam", "AdamW"}:
         return ["Adam", "AdamW"] if name == "Adam" else ["AdamW", "Adam"]
-    return known[:1]
+    return [longest]

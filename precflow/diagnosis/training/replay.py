@@ -133,12 +133,12 @@ def judge_steps(replayed: Sequence[ReplayedStep], pairs: Sequence[PairedCall]) -
             call=one.call,
             index=f"{record.index}.{one.shown_by}" if one.shown_by else record.index,
             kind=OPTIMIZER,
-            rho=one.target,
-            share=one.target / lines.OPTIMIZER_STEP,
+            # Settings differ or they do not, and the difference is exact: no limit is too wide for it.
+            rho=one.size if one.settings else one.target,
+            share=math.inf if one.settings else one.target / lines.OPTIMIZER_STEP,
             measure="settings" if one.settings else "step",
             is_fault=one.is_fault or bool(one.settings),
             is_systematic=True,
-            eta_target=one.size,
             settings=", ".join(one.settings),
         )
         for one in replayed

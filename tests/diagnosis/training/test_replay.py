@@ -79,12 +79,27 @@ def replay(reference=None, target=None, *, names=("first", "second")):
     return replay_steps(*sides, pairs), pairs
 
 
+MORE = [
+    {"optimizer": "Adadelta", "weight_decay": 0.1},
+    {"optimizer": "Adamax", "weight_decay": 0.1},
+    {"optimizer": "Adamax", "maximize": True},
+    {"optimizer": "NAdam", "weight_decay": 0.1},
+    {"optimizer": "NAdam", "weight_decay": 0.1, "decoupled_weight_decay": True},
+    {"optimizer": "RAdam", "weight_decay": 0.1},
+    {"optimizer": "RAdam", "weight_decay": 0.1, "decoupled_weight_decay": True},
+]
 CORRECT = [
     {},
     {"optimizer": "Adam", "weight_decay": 0.1},
     {"optimizer": "SGD", "momentum": 0.9, "nesterov": True},
     {"optimizer": "RMSprop"},
     {"optimizer": "Adagrad"},
+    *(
+        {**options, "dtype": dtype, "number": number, "size": (24, 16)}
+        for options in MORE
+        for dtype in (torch.float64, torch.float32, torch.bfloat16)
+        for number in (1, 8)
+    ),
     {"dtype": torch.bfloat16},
     {"number": 1},
     {"lr": 1e-6},
@@ -173,6 +188,10 @@ SETTINGS = [
     ({"optimizer": "SGD", "momentum": 0.9}, {"nesterov": True}, "nesterov is True in place of False"),
     ({"optimizer": "Adam", "weight_decay": 0.1}, {"optimizer": "AdamW"}, "the optimizer is AdamW in place of Adam"),
     ({"optimizer": "RMSprop"}, {"alpha": 0.9}, "alpha is 0.9 in place of 0.99"),
+    ({"optimizer": "Adadelta"}, {"rho": 0.95}, "rho is 0.95 in place of 0.9"),
+    ({"optimizer": "Adamax"}, {"eps": 1e-4}, "eps is 0.0001 in place of 1e-08"),
+    ({"optimizer": "NAdam"}, {"momentum_decay": 0.01}, "momentum_decay is 0.01 in place of 0.004"),
+    ({"optimizer": "RAdam", "number": 8}, {"eps": 1e-4}, "eps is 0.0001 in place of 1e-08"),
 ]
 
 
