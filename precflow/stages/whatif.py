@@ -103,9 +103,13 @@ def stage(word: str, *, second_pass: bool, evaluates: bool, floors: bool) -> Sta
 
 
 def read_outcomes(needs: Mapping[str, Path]) -> list[Outcome]:
-    """Return what all what-ifs have shown, the one that removes most first."""
+    """Return what all what-ifs have shown, the one that removes most first; what several words have tried, once."""
     folders = [folder for name, folder in needs.items() if name.startswith(f"{KIND}.")]
-    return _rank([outcome for folder in folders for outcome in read_lines(folder / OUTCOMES_FILE, Outcome)])
+    ranked = _rank([outcome for folder in folders for outcome in read_lines(folder / OUTCOMES_FILE, Outcome)])
+    best: dict[tuple[str, tuple[str, ...]], Outcome] = {}
+    for outcome in ranked:
+        best.setdefault((outcome.title, outcome.suspects), outcome)
+    return list(best.values())
 
 
 def load_whatifs(job: Job) -> list[WhatIf]:

@@ -131,7 +131,7 @@ PAIRS = {
     ("all_nan", "all_nan"): (3, "nothing is known about the end, (model)", "NaN"),
     ("plain", "zero"): (1, "starts at (model) / masked_fill"),
     ("plain", "weights"): (3, "the weights differ in 4 of 4: first.weight", "PF401", "no tensor was compared"),
-    ("plain", "names"): (3, "the weights differ", "no tensor was compared"),
+    ("plain", "names"): (3, "weights are on one side only", "no tensor was compared"),
 }
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from precflow.diagnosis.advice.whatif import Outcome
 from precflow.errors import SideError
 from precflow.stages import registry, report, whatif
-from precflow.stages.artifacts import read_lines
+from precflow.stages.artifacts import read_lines, write_lines
 
 from .conftest import HIDDEN, builder
 
@@ -212,3 +213,15 @@ def test_where_the_target_is_given_the_reference_s_choices_every_arm_is(routed):
     assert agent.given == ["gate/argmax.0/forward.output.0"]
     assert agent.requests[0]["capture"]["scope"] == ["*"], "a choice that is not recorded cannot be given"
     assert not list(folders["whatif.suspects_in_float64"].glob("**/choices.json")), "it has paths of this machine"
+
+
+def test_what_several_words_have_tried_is_told_once(tmp_path):
+    tried = [
+        Outcome("written_out", "softmax written out", "confirmed", ("a / softmax",), removed=share) for share in (0.98, 0.99)
+    ]
+    other = Outcome("written_out", "gelu written out", "refuted", ("b / gelu",))
+    needs = {f"whatif.{word}": tmp_path / word for word in ("top", "PF211")}
+    for folder, outcomes in zip(needs.values(), ([tried[0], other], tried[1:]), strict=True):
+        folder.mkdir()
+        write_lines(folder / whatif.OUTCOMES_FILE, outcomes)
+    assert whatif.read_outcomes(needs) == [tried[1], other]
