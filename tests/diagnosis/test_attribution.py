@@ -195,6 +195,28 @@ def test_another_argument_is_named_where_the_sides_differ_and_not_where_they_agr
     assert names(conclude(one, {}, set(), target=other, verdict="aligned")) == []
 
 
+def test_a_wrong_call_with_another_argument_is_named_once(hand_made):
+    """As a step of Adam with other betas: its weight is wrong by what was evaluated, its state is over a limit."""
+
+    def build(rate):
+        dump = hand_made()
+        return dump, dump.operator("a", "step", {"content": "x"}, returns=2, arguments={"rate": rate})
+
+    (dump, call), (_, other) = build("1"), build("2")
+    pair = PairedCall(name_call(call), call, other)
+    first, second = (record.text for record in call.outputs)
+    attribution = attribute(
+        build_graph(dump.calls()),
+        Region("a / step", (Suspect(second, "a / step", "a", "step", 0, 5.0, "its inputs agree"),), {}),
+        [Judged(first, "pass"), Judged(second, "fail")],
+        Verdict("misaligned"),
+        pairs=[pair],
+        found=[found(call, fault=True)],
+        different=find_different_calls([pair], [call], [other], same_dtype=True),
+    )
+    assert [one.record for one in attribution.region.suspects] == [first]
+
+
 def test_an_output_that_was_not_evaluated_is_not_cleared_by_another_one(hand_made):
     dump = hand_made()
     call = dump.operator("a", "topk", {"content": "x"}, returns=2)
