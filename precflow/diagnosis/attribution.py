@@ -152,9 +152,10 @@ def _is_drift(
 ) -> bool:
     """Tell whether all that fails is a little over its limit, behind inputs that use most of theirs.
 
-    Every suspect of the forward has to compute rightly in place: one that could not be evaluated may be wrong by as much. Most
-    dumps show modules alone of the backward pass, and most of these cannot be evaluated. Where their limits were measured they
-    may inherit from a forward that is itself over its limits, by as much as that is; behind a forward that agrees they may not.
+    Every suspect of the forward has to compute rightly in place: one that could not be evaluated may be wrong by as much. A
+    gradient that could not, and whose limit was measured, may inherit from a forward that is itself over its limits, by as much
+    as that is; behind a forward that agrees it may not. One that is right in place may: after a step of Adam single elements
+    differ by far more than others, and three disturbed runs do not show the largest.
     """
     failing = [one for one in judged if one.status in MISALIGNED_STATUSES]
     floors = {one.record: one.floor for one in judged}
@@ -168,7 +169,11 @@ def _is_drift(
         and all(suspect.record in cleared for suspect in forward)
         and all(
             suspect.inputs_use > lines.ACCUMULATED
-            or (suspect not in forward and floors.get(suspect.record) is not None and suspect.ratio <= inherited)
+            or (
+                suspect not in forward
+                and floors.get(suspect.record) is not None
+                and (suspect.record in cleared or suspect.ratio <= inherited)
+            )
             for suspect in suspects
         )
     )
@@ -184,12 +189,10 @@ def _leave_undecided(region: Region, judged: Sequence[Judged], verdict: Verdict,
     ]
     counted, first = tally(final), next(one for one in final if one.status == "undecided")
     count = counted.counts["undecided"]
-    is_measured = any(one.floor is not None for one in failing)
-    kind, likely = (
-        ("its measured", "rounding that goes one way, as in an accumulator that truncates, adds up like this")
-        if is_measured
-        else ("a fixed", "a noise floor would decide")
-    )
+    kind, likely = "a fixed", "a noise floor would decide"
+    if any(one.floor is not None for one in failing):
+        kind = "their measured" if count > 1 else "its measured"
+        likely = "rounding may add up to it in an accumulator that truncates, or by a step of Adam"
     reason = (
         f"{count} record{'s' * (count > 1)} exceed{'s' * (count == 1)} {kind} limit by less than {lines.AMPLIFIED:g} "
         f"times, and no operator that was evaluated introduces an error: {likely} (first {first.record})"

@@ -333,7 +333,7 @@ def test_rounding_that_goes_one_way_adds_up_beyond_a_measured_floor(drift):
 def drift_of_gradient(hand_made):
     """Return a function that attributes a run whose gradient is over its measured limit, and its forward too or not."""
 
-    def run(*, gradient, forward):
+    def run(*, gradient, forward, evaluated=False):
         dump = chain(hand_made(), "a", "b")
         call, bias = dump.made[1], dump.module("b", {"content": "g"}, phase="gradient")
         both = [(call, forward, 0.9), (bias, gradient, 0.1)]
@@ -350,8 +350,8 @@ def drift_of_gradient(hand_made):
                 for one, ratio, _ in both
             ],
             Verdict("misaligned", standards={"calibrated": False}),
-            pairs=[PairedCall(name_call(call), call, call)],
-            found=[found(call, fault=False)],
+            pairs=[PairedCall(name_call(one), one, one) for one in (call, bias)],
+            found=[found(call, fault=False), *([found(bias, fault=False)] if evaluated else [])],
             different=[],
             guessed=("calibrated",),
         )
@@ -367,6 +367,12 @@ def test_a_gradient_inherits_what_goes_beyond_the_floor_of_a_forward_and_no_more
 def test_a_gradient_beyond_its_floor_behind_a_forward_that_agrees_is_a_failure(drift_of_gradient):
     attribution = drift_of_gradient(gradient=2.0, forward=0.2)
     assert (attribution.verdict.verdict, len(attribution.region.suspects)) == ("misaligned", 1)
+
+
+def test_a_gradient_a_little_beyond_its_floor_is_undecided_if_it_is_right_in_place(drift_of_gradient):
+    attribution = drift_of_gradient(gradient=2.0, forward=0.2, evaluated=True)
+    assert (attribution.verdict.verdict, attribution.region.suspects) == ("inconclusive", ())
+    assert drift_of_gradient(gradient=4.1, forward=0.2, evaluated=True).verdict.verdict == "misaligned"
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ class ParameterRecorder:
             for key, value in optimizer.state.get(parameter, {}).items():  # such as exp_avg, exp_avg_sq and step of Adam
                 if isinstance(value, torch.Tensor):
                     tensors.append(("%s.%s" % (owner.name, key), value))
-                else:
+                elif isinstance(value, int):  # a count; other numbers and lists (of LBFGS) are results, which rounding moves
                     arguments[key] = format_argument(value)
             for _, tensor in tensors:  # fused kernels may write without raising the version counter
                 self._lines.note_write(tensor)

@@ -143,6 +143,26 @@ def test_settings_of_the_group_are_arguments(recorded):
     assert "params" not in arguments["0"]
 
 
+def test_what_an_optimizer_has_computed_is_no_setting(recorded):
+    model = network()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+
+    def loss():
+        optimizer.zero_grad()
+        total = model(X).pow(2).sum()
+        total.backward()
+        return total
+
+    def step(model):
+        loss()
+        optimizer.step(loss)
+
+    (first, *_) = recorded(model, step, optimizer, phases=PHASES).of("optimizer")
+    assert {"al", "prev_loss", "t", "old_dirs"} <= optimizer.state[next(model.parameters())].keys()
+    assert {"lr", "max_iter", "n_iter"} <= first["arguments"].keys()
+    assert not {"al", "prev_loss", "t", "old_dirs"} & first["arguments"].keys()
+
+
 def test_an_optimizer_of_ones_own_is_named_with_that_of_torch(recorded):
     class Trainer(torch.optim.AdamW):
         pass
