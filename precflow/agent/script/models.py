@@ -91,6 +91,12 @@ def is_trained(top: torch.nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in top.parameters())
 
 
+def is_stepped(top: torch.nn.Module) -> bool:
+    """Tell whether an optimizer trains any parameter of a model."""
+    given = _list_given()
+    return any(id(parameter) in given for parameter in top.parameters())
+
+
 def describe_parameter(parameter: torch.Tensor) -> str:
     """Return the name of a parameter in whatever model holds it, such as ``Net.blocks.0.weight``; its shape if none does."""
     for module in _list_modules():
@@ -149,9 +155,14 @@ def _climb(module: torch.nn.Module, holders: Dict[int, List[torch.nn.Module]]) -
     return module
 
 
+def _list_given() -> Set[int]:
+    """Return the id of every parameter that an optimizer was given."""
+    return {id(weight) for optimizer in list_optimizers() for group in optimizer.param_groups for weight in group["params"]}
+
+
 def _count_trained() -> int:
     """Return how many models the optimizers train."""
-    given = {id(weight) for optimizer in list_optimizers() for group in optimizer.param_groups for weight in group["params"]}
+    given = _list_given()
     holders, tops = _map_holders(), set()
     for module in _list_modules():
         if any(id(weight) in given for weight in module.parameters(recurse=False)):

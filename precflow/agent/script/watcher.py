@@ -36,7 +36,7 @@ from precflow.agent.capture.module_hooks import Hook, RunningCall, is_compiled
 from precflow.agent.contract import join_names
 from precflow.agent.script.launch import Stopper
 from precflow.agent.script.losses import Losses
-from precflow.agent.script.models import Model, Models, describe_parameter, is_trained
+from precflow.agent.script.models import Model, Models, describe_parameter, is_stepped, is_trained
 from precflow.agent.script.steps import Steps
 from precflow.agent.session import determinism, workload_model
 
@@ -105,7 +105,7 @@ class Watcher:
         evaluations: Number of calls that were taken for evaluation and not recorded.
         elsewhere: Number of calls of models in other threads, which are not recorded.
         unseen: Names of parameters that got a gradient though no module that holds them was seen to run.
-        weights: Entries of the weights before the first step, by name.
+        weights: Entries of the weights before the first step, by name; a model without them was met later.
         devices: Kinds of devices that weights were on in calls that were recorded.
         inputs: Entries of the inputs of each recorded call of a model, by name.
         losses: Losses of the recorded steps: step -> each number that ``backward`` was called on, one for a micro batch.
@@ -241,8 +241,10 @@ class Watcher:
             self._listener.meet(model)
         if not self.settings.dropout:
             self.dropouts += [join_names(model.name, name) for name in determinism.remove_dropout(model.top)]
-        entries = workload_model.hash_weights(model.top)["entries"]
-        self.weights.update({join_names(model.name, name): entry for name, entry in entries.items()})
+        # After a step, a model that no optimizer trains may be an average of one: then its weights are results, and no start.
+        if not self._optimizer_calls or is_stepped(model.top):
+            entries = workload_model.hash_weights(model.top)["entries"]
+            self.weights.update({join_names(model.name, name): entry for name, entry in entries.items()})
         trained = [weight for weight in model.top.parameters() if weight.requires_grad and weight.is_leaf]
         for weight in {id(each): each for each in (*trained[:1], *trained[-1:])}.values():
             self._global.callback(weight.register_hook(Hook(self._on_gradient, weight)).remove)

@@ -57,3 +57,31 @@ def test_a_module_that_is_not_there_is_named(watch, package):
     seen = watch("-m bundle.absent")
     assert seen.code == 2
     assert "workload.script=-m bundle.absent: there is no such module" in seen.error["message"]
+
+
+AVERAGED = """
+import copy, sys, torch
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 3)
+teacher = torch.nn.Linear(4, 3).requires_grad_(False)
+average = copy.deepcopy(net).requires_grad_(False)
+critic = torch.nn.Linear(3, 1)
+optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (net, critic)]
+for step in range(3):
+    given = torch.ones(2, 4)
+    (net(given) - teacher(given)).pow(2).sum().backward()
+    optimizers[0].step(), optimizers[0].zero_grad()
+    average.weight.lerp_(net.weight.detach(), 0.1)
+    critic(average(given)).sum().backward()
+    optimizers[1].step(), optimizers[1].zero_grad()
+"""
+
+
+def test_weights_of_a_model_that_follows_another_one_are_no_start(watch, shared_script):
+    """A frozen model that was met before the first step has its weights from elsewhere; one met later may have been trained."""
+    seen = watch(shared_script(AVERAGED))
+    assert seen.code == 0, seen.log + seen.printed
+    assert set(seen.dump.header.weights.entries) == {
+        f"{model}.{name}" for model in ("net", "teacher", "critic") for name in ("weight", "bias")
+    }
+    assert any(call.module == "average" for call in seen.dump.calls())
