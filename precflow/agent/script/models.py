@@ -97,6 +97,11 @@ def is_stepped(top: torch.nn.Module) -> bool:
     return any(id(parameter) in given for parameter in top.parameters())
 
 
+def list_held() -> Set[int]:
+    """Return the id of every parameter that a module holds."""
+    return {id(weight) for module in _list_modules() for weight in module.parameters(recurse=False)}
+
+
 def describe_parameter(parameter: torch.Tensor) -> str:
     """Return the name of a parameter in whatever model holds it, such as ``Net.blocks.0.weight``; its shape if none does."""
     for module in _list_modules():

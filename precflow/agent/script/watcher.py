@@ -36,7 +36,7 @@ from precflow.agent.capture.module_hooks import Hook, RunningCall, is_compiled
 from precflow.agent.contract import join_names
 from precflow.agent.script.launch import Stopper
 from precflow.agent.script.losses import Losses
-from precflow.agent.script.models import Model, Models, describe_parameter, is_stepped, is_trained
+from precflow.agent.script.models import Model, Models, describe_parameter, is_stepped, is_trained, list_held
 from precflow.agent.script.steps import Steps
 from precflow.agent.session import determinism, workload_model
 
@@ -402,14 +402,17 @@ class Watcher:
     def _note_unseen(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the parameters that have a gradient though no module around them was seen to run.
 
-        That is how modules look that are compiled in place, called by compiled code, or replaced by functions.
+        That is how modules look that are compiled in place, called by compiled code, or replaced by functions. What no module
+        holds was left out by none: a factor of the loss that is learned, or the copies in float32 of weights in 16 bits.
         """
         seen = {id(weight) for model in self.models if model.name in self._seen for weight in model.top.parameters()}
-        for group in optimizer.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None and id(weight) not in seen and len(self.unseen) < _MOST_UNSEEN:
-                    name = describe_parameter(weight)
-                    self.unseen += [name] if name not in self.unseen else []
+        given = [weight for group in optimizer.param_groups for weight in group["params"]]
+        strange = [weight for weight in given if weight.grad is not None and id(weight) not in seen]
+        held = list_held() if strange else set()
+        for weight in strange:
+            if id(weight) in held and len(self.unseen) < _MOST_UNSEEN:
+                name = describe_parameter(weight)
+                self.unseen += [name] if name not in self.unseen else []
 
     # The end
 

@@ -25,7 +25,8 @@ thread.join()
 """
 WITHOUT_CALL = """
 import torch
-weight = torch.nn.Linear(2, 2).weight
+layer = torch.nn.Linear(2, 2)
+weight = layer.weight
 optimizer = torch.optim.SGD([weight], lr=0.1)
 for _ in range(2):
     optimizer.zero_grad()
@@ -54,6 +55,10 @@ def loop(extra="pass"):
         (loop("break"), "step 1 should have been recorded, and train.py made only step 0"),
         (THREAD, "called models in other threads only"),
         (WITHOUT_CALL, "no call of its model was seen"),
+        (
+            WITHOUT_CALL.replace("layer = torch.nn.Linear(2, 2)\nweight = layer", "weight = torch.nn.Linear(2, 2)"),
+            "of any model",
+        ),
     ],
 )
 def test_what_went_wrong_is_said(script, watch, text, message):

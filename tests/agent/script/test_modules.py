@@ -85,3 +85,29 @@ def test_weights_of_a_model_that_follows_another_one_are_no_start(watch, shared_
         f"{model}.{name}" for model in ("net", "teacher", "critic") for name in ("weight", "bias")
     }
     assert any(call.module == "average" for call in seen.dump.calls())
+
+
+COPIES = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 3).bfloat16()
+copies = [weight.detach().float().requires_grad_() for weight in net.parameters()]
+factor = torch.nn.Parameter(torch.zeros(()))
+optimizer = torch.optim.AdamW([*copies, factor])
+for step in range(2):
+    loss = net(torch.ones(2, 4, dtype=torch.bfloat16)).float().square().mean()
+    (torch.exp(-factor) * loss + factor).backward()
+    for copy, weight in zip(copies, net.parameters()):
+        copy.grad = weight.grad.float()
+    optimizer.step()
+    with torch.no_grad():
+        for copy, weight in zip(copies, net.parameters()):
+            weight.copy_(copy)
+"""
+
+
+def test_parameters_that_no_module_holds_are_trained_outside(watch, shared_script):
+    seen = watch(shared_script(COPIES))
+    assert seen.code == 0, seen.log + seen.printed
+    steps = [call for call in seen.dump.calls() if call.phase == "optimizer" and call.step == 0]
+    assert {(call.module, call.outputs[0].index) for call in steps} == {("(outside)", f"0.{number}") for number in range(3)}
