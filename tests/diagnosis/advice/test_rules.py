@@ -481,6 +481,12 @@ def test_names_in_tests_are_evidence():
         ("PF801", {"optimizer_settings": [RATE], "failing": 0}, "likely"),
         ("PF801", {"optimizer_settings": [RATE], "optimizer_steps": 3}, "likely"),  # something else fails
         ("PF801", {"optimizer_settings": [RATE], "optimizer_steps": 3, "optimizer_settings_proven": ["lr"]}, "certain"),
+        ("PF801", {"optimizer_settings": [RATE], "optimizer_steps": 3, "first_suspect": "head (optimizer)"}, "certain"),  # NaN
+        (
+            "PF801",
+            {"optimizer_settings": [RATE], "optimizer_steps": 3, "first_suspect": "head (optimizer)", "optimizer_faults": 2},
+            "likely",
+        ),
         ("PF802", WRONG_STEP, "certain"),
         ("PF802", {**WRONG_STEP, "optimizer_explained": 0.8}, "likely"),
         ("PF804", SCALED, "certain"),
