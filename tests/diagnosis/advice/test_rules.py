@@ -477,6 +477,14 @@ def test_names_in_tests_are_evidence():
         ("PF214", {**EPSILON, "inputs_equal": False}, "likely"),
         ("PF214", {**EPSILON, "inputs_equal": False, "accumulated": True}, "possible"),
         ("PF301", MASK, "certain"),
+        ("PF108", {"device_draw_sites": ["a.py:9 in main: randn on npu"], "inputs_different": ["step0.x"]}, "certain"),
+        ("PF108", {"device_draw_sites": ["a.py:9 in forward: dropout on npu"], "inputs_different": ["step0.x"]}, "likely"),
+        (
+            "PF108",
+            {"device_draw_sites": ["a.py:9 in forward: dropout on npu"], "inputs_different": ["step0.call1.x"]},
+            "certain",
+        ),
+        ("PF108", {"device_draw_sites": ["a.py:9 in forward: dropout on npu"], "inputs_different": ["step1.x"]}, "certain"),
         ("PF801", {"optimizer_settings": [RATE]}, "certain"),
         ("PF801", {"optimizer_settings": [RATE], "failing": 0}, "likely"),
         ("PF801", {"optimizer_settings": [RATE], "optimizer_steps": 3}, "likely"),  # something else fails
