@@ -98,8 +98,11 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     ]
     reasons = [suspect for one in failing if (suspect := _suspect_difference(one, by_call, statuses)).record not in suspected]
     cleared = _find_cleared(found, by_call, calls)
-    # A call that computes rightly what it was given is not wrong, but other labels than the reference's explain what follows.
-    given = [_add_innocence(one) for one in region.suspects if one.outside and one.record in cleared - suspected]
+    # A call that computes rightly what it was given is not wrong, but other labels or weights than the reference's explain what
+    # follows.
+    given = [
+        _add_innocence(one) for one in region.suspects if (one.outside or one.weight) and one.record in cleared - suspected
+    ]
     explained = sorted((*named, *reasons, *given), key=lambda suspect: suspect.order)
     if found and not explained and _is_drift(region.suspects, judged, verdict, guessed, cleared):
         return _leave_undecided(region, judged, verdict, cleared)

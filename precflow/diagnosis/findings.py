@@ -32,6 +32,7 @@ class Suspect:
         changed: A tensor of the call that changed after another call had returned it, and where; ``""`` if there is none.
         outside: An input of whole numbers, such as labels, that differs though no call before it fails; ``""`` if none does.
         accepted: A call whose accepted difference its inputs carry; ``""`` if they carry none.
+        weight: A weight that differs although no recorded call wrote it, as in an averaged model; ``""`` if none does.
         after: Last calls whose records agree, where the error starts somewhere between them and this one; else empty.
         between_reference: Calls of the reference in between that have no partner.
         between_target: Calls of the target in between that have no partner.
@@ -49,6 +50,7 @@ class Suspect:
     changed: str = ""
     outside: str = ""
     accepted: str = ""
+    weight: str = ""
     after: tuple[str, ...] = ()
     between_reference: tuple[str, ...] = ()
     between_target: tuple[str, ...] = ()

@@ -135,6 +135,19 @@ class Tracer:
                     return f"input {edge.record.index}"
         return ""
 
+    def find_other_weight(self, node: CallNode) -> str:
+        """Return the weight of a call that is over its limit although no recorded call wrote it; ``""`` if none is.
+
+        The weights that a run starts from are compared before it. This one was written since, by code that no record shows, as
+        are the weights of a model that is an average of another one.
+        """
+        for edge in node.edges:
+            if edge.record.weight and edge.source is None and self._follow(edge).outside:
+                judged = self.unrecorded.judge(edge.record)
+                if judged is not None and judged.status in MISALIGNED_STATUSES:
+                    return edge.record.weight
+        return ""
+
     def find_change(self, node: CallNode) -> TensorChange | None:
         """Return a tensor of a call that changed, on either side, after the call that made it had returned it.
 

@@ -192,6 +192,7 @@ class _SuspectSearch:
                 changed=text,
                 outside=self.tracer.find_other_data(node),
                 accepted=arriving.accepted,
+                weight=self.tracer.find_other_weight(node),
             )
             part[node.key] = suspect if changed else self._add_interval(node, suspect)
 

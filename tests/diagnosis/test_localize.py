@@ -4,6 +4,7 @@ import pytest
 
 from precflow.diagnosis.localize import localize
 from precflow.dumps.header import ContentEntries, RepeatCheck
+from precflow.judgement.verdicts import Judged
 
 
 def locate(dump, judge_calls, statuses, *, target=None, **options):
@@ -212,6 +213,10 @@ def test_a_differing_weight_is_named(hand_made, judge_calls):
         dump.operator("a", "linear", {"content": "x"}, {"weight": "a.weight", "content": content})
     region = locate(reference, judge_calls, {"a / linear": "fail"}, target=target)
     assert "its weight a.weight differs" in region.suspects[0].why
+    for status, weight in (("fail", "a.weight"), ("pass", "")):  # it may differ by the rounding of earlier steps
+        judged = judge_calls(reference, {"a / linear": "fail"})
+        judge_input = lambda left, right, status=status: Judged(left.text, status, ratio=2.0)  # noqa: E731
+        assert localize(reference, target, *judged, judge_input).suspects[0].weight == weight
 
 
 def test_digests_that_differ_are_a_note(hand_made, make_header, judge_calls):

@@ -309,6 +309,9 @@ _SUSPECT = {
         "given differently",
         "An input of whole numbers that differs between the sides though no call before it fails.",
     ),
+    "other_weight": EvidenceName(
+        "other weight", "A weight of the call that differs between the sides although no recorded call wrote it."
+    ),
     "behind_accepted": EvidenceName(
         "its inputs carry the accepted difference of", "Module and operator; absent if they carry none."
     ),

@@ -107,6 +107,7 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
         "changed": suspect.changed or None,
         "given_differently": suspect.outside or None,
         "behind_accepted": suspect.accepted or None,
+        "other_weight": suspect.weight or None,
         "after": list(suspect.after) or None,
         "between_reference": list(suspect.between_reference) or None,
         "between_target": list(suspect.between_target) or None,

@@ -327,6 +327,8 @@ TABLE = [
     ("PF301", {**MASK, "family": "softmax"}, {**MASK, "family": "softmax", "masked_target": 1200, "low_precision": True}),
     ("PF401", {"weights_different": ["a.weight"], "weights_different_count": 1}, {}),
     ("PF402", {"inputs_different": ["input_ids"], "inputs_different_count": 1}, {}),
+    ("PF405", {"other_weight": "ema.weight", "introduced_fault": False}, {"introduced_fault": False}),
+    ("PF405", {"other_weight": "ema.weight"}, {"other_weight": "ema.weight", "introduced_fault": True}),
     ("PF403", {"given_differently": "input 1", "introduced_fault": False}, {"introduced_fault": False}),
     ("PF501", {"nonfinite_target_only": 3, "nonfinite_target": 3}, {"nonfinite_target_only": 3, **MASK}),
     ("PF502", {"overflow_share": 1.0, "reference_max": 1e5}, {"overflow_share": 0.1}),
