@@ -60,7 +60,8 @@ def _no_step_error(watcher: Watcher, name: str) -> AgentError:
         return AgentError("workload", message, "workload.evaluation=true records each such call as a step")
     if models:
         message = "no optimizer of torch stepped in %s: it called %s, and never finished a step" % (name, models)
-        return AgentError("workload", message, "does it update weights by hand, or end before its first step?")
+        step = "does it update weights by hand, end before its first step, or have a GradScaler that skips each (init_scale)?"
+        return AgentError("workload", message, step)
     if watcher.elsewhere:
         message = "%s called models in other threads only (%d calls)" % (name, watcher.elsewhere)
         return AgentError("workload", message, "what other threads run is not recorded: train in the main thread")
