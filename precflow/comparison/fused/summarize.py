@@ -28,7 +28,7 @@ Data = npt.NDArray[np.uint8]
 Lanes = tuple[Words, Words]
 
 DEFAULT_BLOCK = 1 << 17  # elements: 1 MiB of float64, so that the temporaries of a block stay in the cache
-_WORTH_COMPILING = 1 << 27  # elements; of fewer, NumPy is done before numba has compiled (3 s once) or loaded (0.3 s)
+_WORTH_COMPILING = 1 << 27  # elements; of fewer, NumPy is done before numba has compiled (8 s once) or loaded (0.3 s)
 _EACH = 1 << 17  # elements that NumPy could read in the time that the smallest pair takes
 _LARGEST_KEPT = 31 << 20  # bytes; glibc's own upper bound is 32 MiB
 
