@@ -143,6 +143,8 @@ class IntroducedError:
         eta_reference: Relative error of the reference's own output.
         eta_target: Relative error of the target's.
         settings: Settings of an optimizer that the target's step follows from, and not from the reference's, in words.
+        factor_share: What is left of the target's error if its output is divided by one factor, in units of the error that a
+            right operator of this kind may have: above 1 no factor alone explains it.
     """
 
     call: str
@@ -158,6 +160,7 @@ class IntroducedError:
     eta_reference: float = 0.0
     eta_target: float = 0.0
     settings: str = ""
+    factor_share: float = 0.0
 
     @property
     def text(self) -> str:
@@ -316,7 +319,23 @@ def _make(evaluated: Evaluated, measure: str, value: float, line: float, *, is_s
         is_reference_off=(reference.eta or 0.0) > _line_of(evaluated) * lines.SMALLEST_ERROR * reference.unit > 0,
         eta_reference=reference.eta or 0.0,
         eta_target=target.eta or 0.0,
+        factor_share=_measure_factor_share(evaluated, reference, target),
     )
+
+
+def _measure_factor_share(evaluated: Evaluated, reference: SideNumbers, target: SideNumbers) -> float:
+    """Return what one factor leaves of the target's error, over the most that rounding may leave; 0 if nothing was measured.
+
+    The part of an error that points along the output is a factor; the rest stands at right angles to it.
+    """
+    if target.eta is None or reference.eta is None or not target.unit:
+        return 0.0
+    least = max(reference.eta, lines.SMALLEST_ERROR * target.unit)
+    rest = target.eta * math.sqrt(max(0.0, 1.0 - target.cosine**2)) / least
+    if -math.log2(target.unit) >= lines.FINE_DIGITS:
+        return rest / _line_of(evaluated)
+    most = lines.MATMUL_IN_16_BITS if evaluated.kind in _ROUNDING_INSIDE else math.sqrt(lines.VARIANCE_ALONE)
+    return rest / most
 
 
 def find_classes(operators: Mapping[str, str], named: Iterable[str]) -> dict[str, str]:

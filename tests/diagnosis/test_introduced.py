@@ -232,3 +232,17 @@ def test_a_function_that_is_off_by_two_ulps_in_a_tables_way_is_a_property_of_the
     assert not decide(side(BFLOAT16, eta=1e-3), coarse).is_fault
     wrong = side(BFLOAT16, eta=1e-3, variance=1.4, slope=29.0, curve=9.0, largest=2.5)  # as much, in one direction
     assert decide(side(BFLOAT16, eta=1e-3), wrong).is_fault
+
+
+@pytest.mark.parametrize(("kind", "explained"), [("other", False), ("matmul", True)])
+def test_what_one_factor_leaves_is_held_to_the_line_of_the_operator(kind, explained):
+    reference, angle = side(eta=FLOAT32), 20 * FLOAT32 / 1e-3  # a factor of 1.001, and 20 roundings beside it
+    target = side(eta=1e-3, cosine=math.cos(angle))
+    assert (decide(reference, target, kind).factor_share <= 1) == explained
+
+
+def test_what_one_factor_leaves_in_16_bits_is_one_rounding():
+    reference = side(BFLOAT16, eta=BFLOAT16)
+    exact, uneven = (side(BFLOAT16, eta=0.03, cosine=math.sqrt(1 - (rest * BFLOAT16 / 0.03) ** 2)) for rest in (1.0, 12.0))
+    assert decide(reference, exact).factor_share < 0.27
+    assert decide(reference, uneven).factor_share > 1

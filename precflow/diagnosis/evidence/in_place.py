@@ -36,6 +36,7 @@ from precflow.dumps.dtypes import FLOATS, Array, float_facts, name_of
 
 _EPSILONS = {"layer_norm": ("4", "1e-05"), "rms_norm": ("3", "None"), "group_norm": ("4", "1e-05")}  # position and default
 _LARGEST_EPSILON = 1e-2  # a larger constant that is added is no epsilon of a norm that is written out
+_HALF_UNIT = 2.0**-11  # of float16, the finest type of 16 bits: there one factor hides others within rounding
 _WIDE = 4  # bytes of float32
 _LARGEST_ADDED = 1.0  # in its place; more is no epsilon of any kind
 _ENOUGH = 4  # sums with a constant: one of them fits any
@@ -230,6 +231,7 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
         digits = float_facts(other.dtype).digits
         alone, unit = isolated.find_isolated(here, there, inputs, digits), 2.0**-digits
     evidence = {
+        "uneven_factor": error_shape.find_uneven_factor(here, there) if _HALF_UNIT <= unit < 1.0 else None,
         "isolated": alone.text if alone else "",
         "isolated_extreme": alone.is_extreme if alone else None,
         "few_share": places.measure_few_share(error),

@@ -70,7 +70,7 @@ def find_isolated(right: Floats, target: Floats, inputs: Sequence[Floats], digit
         (name, axes, lines)
         for name, axes in _list_lines(right.ndim)
         if (lines := _find_wrong_lines(size, error, axes, room)) is not None
-        and (wrong is None or np.count_nonzero(wrong) >= _SEVERAL * np.count_nonzero(lines))
+        and (wrong is None or _are_whole_lines(wrong, lines))
     ]
     if found:  # one sample in place of its rows
         name, axes, lines = min(found, key=lambda one: np.count_nonzero(one[2]))
@@ -86,6 +86,13 @@ def find_isolated(right: Floats, target: Floats, inputs: Sequence[Floats], digit
     values = [one for one in (right, *inputs) if one.shape == right.shape]
     extreme = any(_are_extreme(wrong, of) for one in values for of in (one, np.abs(one)))
     return Isolated(_describe(wrong, "elements"), extreme)
+
+
+def _are_whole_lines(wrong: BoolArray, lines: BoolArray) -> bool:
+    """Tell whether lines are wrong, and not single elements in them: several in each, or all in short ones (two samples)."""
+    count, length = np.count_nonzero(wrong), wrong.size // lines.size
+    needed = min(length, _SEVERAL)
+    return bool(length > 1 and count >= _SEVERAL and count >= needed * np.count_nonzero(lines))
 
 
 def _stand_out(ratios: Floats, room: float, few: float, fewest: int) -> BoolArray | None:

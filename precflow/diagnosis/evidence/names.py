@@ -221,6 +221,10 @@ _SUSPECT = {
     "introduced_measure": EvidenceName(
         "shown by", "`rho` (size), `variance`, `slope`, `curve`, `largest` (rounding residue), `movement` or `nonfinite`."
     ),
+    "introduced_factor_share": EvidenceName(
+        "what one factor leaves, of its line",
+        "Of its error in place, over the largest that rounding may leave; above 1 is more.",
+    ),
     "introduced_systematic": EvidenceName("the error follows the values", "Not only more rounding."),
     "alone_error": EvidenceName(
         "error when it runs alone",
@@ -338,6 +342,9 @@ _SUSPECT = {
     "error_cosine": EvidenceName("cosine of error and value", "Near 1 or -1 for a scale, near 0 for rounding."),
     "scale_slope": EvidenceName("target = reference times", "Least squares factor over all ordinary elements."),
     "scale_share": EvidenceName("explained by that factor", "Share of the error's energy, 0 to 1."),
+    "uneven_factor": EvidenceName(
+        "factors differ between", "Rows, columns or slices that each have a factor of their own, in 16 bits; empty if none."
+    ),
     "different_values": EvidenceName(
         "different values", "Of the reference, ordinary elements only: one value fits any factor."
     ),

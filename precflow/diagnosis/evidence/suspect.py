@@ -71,6 +71,7 @@ def gather(
             "introduced_measure": introduced.measure,
             "introduced_fault": introduced.is_fault,
             "introduced_systematic": introduced.is_systematic,
+            "introduced_factor_share": introduced.factor_share or None,
         }
     if introduced is not None and introduced.measure == "settings":
         pass  # what its output looks like beside the reference's comes from the settings

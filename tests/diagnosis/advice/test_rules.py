@@ -261,6 +261,16 @@ TABLE = [
         {"scale_slope": 1.01, "scale_share": 0.96, "low_precision": True},
         {"scale_slope": 0.9, "scale_share": 0.98, **EPSILON},
     ),
+    (  # rows that each have a factor of their own, near 1.02
+        "PF211",
+        {"scale_slope": 1.02, "scale_share": 0.995, "introduced_factor_share": 0.8},
+        {"scale_slope": 1.02, "scale_share": 0.995, "introduced_factor_share": 1.6},
+    ),
+    (
+        "PF211",
+        {"scale_slope": 1.02, "scale_share": 0.97, "low_precision": True, "uneven_factor": ""},
+        {"scale_slope": 1.02, "scale_share": 0.97, "low_precision": True, "uneven_factor": "rows"},
+    ),
     ("PF211", {"operator": "module", "scale_slope": 1.01, "scale_share": 0.9999}, {}),
     (  # a constant that is added to values near each other: a factor explains most of it, and leaves far more than rounding
         "PF211",
@@ -466,6 +476,11 @@ def test_names_in_tests_are_evidence():
         ("PF214", EPSILON, "certain"),
         ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "different_values": 4}, "certain"),
         ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "different_values": 1}, "possible"),
+        (
+            "PF211",
+            {"scale_slope": 1.01, "scale_share": 0.995, "low_precision": True, "introduced_factor_share": 0.4},
+            "possible",
+        ),
         ("PF214", {**EPSILON, "epsilon_share": 0.9}, "likely"),
         ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "inputs_equal": False}, "likely"),
         ("PF102", {**MATMUL, "matmul_switches": ["target: matmul.allow_hf32=True"]}, "likely"),

@@ -10,6 +10,7 @@ import torch
 from precflow.diagnosis.evidence.error_shape import (
     count_error_bits,
     find_narrow_type,
+    find_uneven_factor,
     fit_scale,
     has_fixed_step,
     measure_curve_share,
@@ -147,3 +148,17 @@ def test_values_of_a_table_have_a_fixed_step_and_those_of_a_narrow_type_have_not
     assert not has_fixed_step(small.astype(np.float16).astype(np.float64), small)
     positions = np.arange(1000.0)
     assert not has_fixed_step(positions.astype(ml_dtypes.bfloat16).astype(np.float64), positions)  # whole numbers on both sides
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_factors_of_slices_are_told_from_one_factor_in_16_bits(dtype, axis):
+    def rounded(values):
+        return values.astype(dtype).astype(np.float64)
+
+    right = rounded(MATRIX)
+    spread = 1.03 + 0.006 * np.random.default_rng(1).standard_normal((64, 1) if axis == 0 else (1, 512))
+    assert find_uneven_factor(right, rounded(right * spread)) == ("rows" if axis == 0 else "columns")
+    assert find_uneven_factor(right, rounded(right * 1.03)) == ""
+    assert find_uneven_factor(right, right) == ""
+    assert find_uneven_factor(VALUES, VALUES * 1.1 + 1e-3 * NOISE) == ""

@@ -51,6 +51,17 @@ def test_what_is_wrong_at_many_places_is_not_isolated(place):
     assert spoil(place) is None
 
 
+def test_columns_of_two_rows_are_columns_and_no_elements():
+    right = np.concatenate(RIGHT[:, :2], axis=-1)
+    target = right.copy()
+    target[:, -2:] = 0.0
+    assert find_isolated(right, target, [], 24).text == "2 of 160 columns: 158, 159"
+    target = right.copy()
+    target[0, [3, 7, 50]] = 0.0
+    target[1, 9] = 0.0
+    assert find_isolated(right, target, [], 24).text.startswith("4 of 320 elements")
+
+
 def test_noise_of_every_size_is_not_isolated():
     heavy = RIGHT + 1e-3 * GENERATOR.standard_cauchy(RIGHT.shape)
     assert find_isolated(RIGHT, heavy, [], 24) is None

@@ -155,7 +155,7 @@ def test_a_number_by_name_by_position_or_by_default():
 
 
 class Shown:
-    rho, measure, is_fault, is_systematic = 70.0, "rho", True, False
+    rho, measure, is_fault, is_systematic, factor_share = 70.0, "rho", True, False, 0.4
 
 
 def test_what_float64_shows_in_place_is_evidence(hand_made):
