@@ -60,7 +60,7 @@ def find_uneven_factor(reference: Floats, target: Floats) -> str:
 
     The norm of each row enters as a factor of this row. If it is wrong by 2 % on average, one factor explains most of the
     error; what that leaves is the same for a whole row, and that of rounding is not. Rounding has errors that are proportional
-    to the values ``x``, of which factors of rows explain the share ``sum over rows of (sum x^4 / sum x^2) / sum x^2`` by chance.
+    to the values ``x``; of it factors of rows explain by chance the share ``sum over rows of (sum x^4 / sum x^2) / sum x^2``.
 
     >>> draw = np.random.default_rng(0)
     >>> rows, factors = draw.normal(size=(32, 64)), 1.02 + 0.002 * draw.normal(size=(32, 1))

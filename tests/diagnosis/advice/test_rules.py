@@ -481,6 +481,8 @@ def test_names_in_tests_are_evidence():
             {"scale_slope": 1.01, "scale_share": 0.995, "low_precision": True, "introduced_factor_share": 0.4},
             "possible",
         ),
+        ("PF306", {"first_sample_right": True, "reference_shape": [3, 4, 8, 8]}, "likely"),
+        ("PF306", {"first_sample_right": True, "reference_shape": [2, 4, 8, 8]}, "possible"),
         ("PF214", {**EPSILON, "epsilon_share": 0.9}, "likely"),
         ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "inputs_equal": False}, "likely"),
         ("PF102", {**MATMUL, "matmul_switches": ["target: matmul.allow_hf32=True"]}, "likely"),
