@@ -172,10 +172,13 @@ def _normalise_groups(given: _Given) -> Array:
 
 
 def _normalise_batch(given: _Given) -> Array:
-    """Compute batch_norm with the mean and variance that the module keeps; while it trains they are those of the batch."""
-    if given.text(5, "training", "False") != "False":
-        raise ValueError("not handled")
-    values, mean, variance = given.tensor(0, "input"), given.tensor(1, "running_mean"), given.tensor(2, "running_var")
+    """Compute batch_norm with the mean and variance that the module keeps, or those of the batch while it trains."""
+    values = given.tensor(0, "input")
+    if given.text(5, "training", "False") == "True":
+        axes = (0, *range(2, values.ndim))
+        mean, variance = values.mean(axis=axes), values.var(axis=axes)
+    else:
+        mean, variance = given.tensor(1, "running_mean"), given.tensor(2, "running_var")
     weight, bias, epsilon = given.optional(3, "weight"), given.optional(4, "bias"), float(given.text(7, "eps", "1e-5"))
     channels = (-1, *([1] * (values.ndim - 2)))
     scaled = (values - mean.reshape(channels)) / np.sqrt(variance + epsilon).reshape(channels)

@@ -161,8 +161,11 @@ def _fit_epsilon(observed: ObservedCall, inputs: Mapping[str, Array], expected: 
 def _fit_epsilon_of_channels(
     arguments: Mapping[str, str], inputs: Mapping[str, Array], expected: Array, target: Array
 ) -> dict[str, Any]:
-    """Return which epsilon a batch norm added to the variances that it keeps."""
+    """Return which epsilon a batch norm added to the variances that it keeps, or to those of the batch while it trains."""
     variance, bias = inputs.get("2", inputs.get("running_var")), inputs.get("4", inputs.get("bias"))
+    if arguments.get("training", arguments.get("5", "False")) == "True":
+        x = inputs.get("0", inputs.get("input"))
+        variance = None if x is None else x.var(axis=(0, *range(2, x.ndim)))
     if variance is None:
         return {}
     epsilon = float(arguments.get("eps", arguments.get("7", "1e-05")))

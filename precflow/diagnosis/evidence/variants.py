@@ -183,6 +183,17 @@ def _vary_norm(call: _TargetCall) -> Variants:
         yield "unbiased_variance", (call.exact - shift) * math.sqrt((count - 1) / count) + shift
 
 
+def _vary_batch_norm(call: _TargetCall) -> Variants:
+    """Yield the normalisation by the batch's own variance, divided by n - 1 in place of n."""
+    x, bias = call.tensor(0, "input"), call.tensor(4, "bias")
+    if x is None or call.text(5, "training", "False") != "True":
+        return
+    count = x.size // x.shape[1]
+    shift = np.zeros(1) if bias is None else bias.reshape(-1, *([1] * (x.ndim - 2)))
+    if count > 1:
+        yield "unbiased_variance", (call.exact - shift) * math.sqrt((count - 1) / count) + shift
+
+
 def _vary_softmax(call: _TargetCall) -> Variants:
     scores = call.tensor(0, "input")
     if scores is None:
@@ -340,6 +351,7 @@ def _vary_embedding(call: _TargetCall) -> Variants:
 _FAMILIES: dict[str, Callable[[_TargetCall], Variants]] = {
     **dict.fromkeys(("gelu", "silu", "sigmoid"), _vary_activation),
     **dict.fromkeys(("layer_norm", "rms_norm", "group_norm"), _vary_norm),
+    "batch_norm": _vary_batch_norm,
     "softmax": _vary_softmax,
     **dict.fromkeys(("linear", "matmul", "bmm", "mm"), _vary_product),
     **dict.fromkeys(("add", "sub", "mul", "div"), _vary_pointwise),

@@ -96,8 +96,33 @@ def test_epsilon_of_a_batch_norm_is_fitted_to_the_variances_that_it_keeps(about,
     assert found["epsilon_share"] > 0.97
     found = about("batch_norm", batch(1e-5), batch(1e-5), *given, dtype=dtype, **{"5": "False", "7": "1e-05"})
     assert found.get("epsilon_share", 0.0) < 0.5
-    found = about("batch_norm", batch(1e-5, training=True), batch(1e-5), *given, dtype=dtype, **{"5": "True", "7": "1e-05"})
-    assert "in_place" not in found
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_batch_norm_that_trains_is_computed_by_the_variances_of_the_batch(about, dtype):
+    gain, bias = torch.rand(8) + 0.5, torch.randn(8)
+    of_batch = {"5": "True", "7": "1e-05"}
+
+    def batch(epsilon):
+        return lambda x, m, v, w, b: functional.batch_norm(x, m.clone(), v.clone(), w, b, training=True, eps=epsilon)
+
+    def of_another_count(fewer):
+        def compute(x, _, __, w, b):
+            mean, variance = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), keepdim=True, correction=fewer)
+            return (x - mean) / (variance + 1e-5).sqrt() * w.view(1, -1, 1, 1) + b.view(1, -1, 1, 1)
+
+        return compute
+
+    images = IMAGES[:1, :, :4, :4] * (1 + torch.arange(8).view(1, -1, 1, 1))
+    given = (images, torch.zeros(8), torch.ones(8), gain, bias)
+    found = about("batch_norm", batch(1e-5), batch(3e-1), *given, dtype=dtype, **of_batch)
+    assert found["epsilon_target"] == pytest.approx(3e-1, rel=0.05)
+    found = about("batch_norm", batch(1e-5), of_another_count(1), *given, dtype=dtype, **of_batch)
+    assert found["variant"] == "unbiased_variance"
+    assert found["variant_share"] > 0.97
+    assert found.get("epsilon_share", 0.0) < 0.97
+    found = about("batch_norm", batch(1e-5), of_another_count(5), *given, dtype=dtype, **of_batch)
+    assert not found["variant"]
 
 
 def test_epsilon_of_a_norm_that_is_written_out_is_that_of_its_sum(about):
