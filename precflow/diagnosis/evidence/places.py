@@ -64,7 +64,11 @@ def describe_border(error: Floats, *, is_known: bool = False) -> str:
     for axis in reversed(range(error.ndim)):
         size, few = error.shape[axis], sorted(find_few(error, axis))
         most = (_HALF if is_known else _FEW) * size
-        if not few or len(few) > most or wrong < max(_SEVERAL, _MANY * len(few) * error.size / size):
+        if (
+            not few
+            or len(few) > most
+            or max(wrong, _count_wrong(error, axis, few)) < max(_SEVERAL, _MANY * len(few) * error.size / size)
+        ):
             continue
         energy = np.sum(np.moveaxis(error, axis, 0).reshape(size, -1) ** 2, axis=1)
         for end, along in (("last", energy), ("first", energy[::-1])):
@@ -74,6 +78,12 @@ def describe_border(error: Floats, *, is_known: bool = False) -> str:
         if not inner and few[0] == 0 and few[-1] == size - 1:
             return f"both ends of axis {axis}, {len(few)} of {size}"
     return ""
+
+
+def _count_wrong(error: Floats, axis: int, indices: list[int]) -> int:
+    """Count the wrong elements at some indices of an axis, however little of the energy a small one has: each counts."""
+    energy = np.take(error, indices, axis) ** 2
+    return int(np.count_nonzero(energy > _LITTLE * energy.max()))
 
 
 def _count_last(energy: Floats) -> int:

@@ -151,3 +151,11 @@ def test_a_wrong_element_that_happens_to_stand_at_an_end_is_no_border():
     assert not places.describe_border(error)
     error[..., 0] = np.random.default_rng(3).standard_normal((2, 4, 24))
     assert places.describe_border(error) == "the first 1 of 24 along axis 3"
+
+
+def test_columns_that_two_rows_lack_are_a_border_however_small_one_of_their_values_is():
+    error = 1e-7 * np.random.default_rng(0).standard_normal((2, 64))
+    error[:, -2:] = [[0.9, 0.02], [-0.05, 0.7]]
+    assert places.describe_border(error, is_known=True) == "the last 2 of 64 along axis 1"
+    error[:, -2:] = [[0.9, 1e-7], [1e-7, 1e-7]]
+    assert not places.describe_border(error, is_known=True)
