@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -230,14 +230,7 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
         lines = _render_labelled("because", "; ".join(model.verdict.reasons) or "records are over their limits", columns)
         lines += _render_labelled("advice", advice, columns)
     others = [f"{wording.count(many)} {what}" for what, many in _count_others(model).items() if many]
-    roles = highlights.count_roles(model)
-    starting = wording.plural(roles["introduces"], "introduces", "introduce")
-    by_role = [
-        f"{starting} the error",
-        f"{wording.count(roles['inherits'])} inherit it",
-        f"{wording.count(roles['agrees'])} agree",
-    ]
-    records = "   ".join([describe_compared(model), *by_role, *others])
+    records = "   ".join([describe_compared(model), *_describe_roles(highlights.count_roles(model)), *others])
     lines += ["", *(_render_labelled("records", records, columns, most=3) if has_records(model) else [])]
     lines += _render_curves(model, columns)
     worst = highlights.find_furthest_row(model)
@@ -245,6 +238,20 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
         floor = wording.describe_floor(worst.judged.floor)
         lines += _render_record("worst", worst, f"(limit {wording.number(worst.judged.limit)}{floor})", columns)
     return lines
+
+
+def _describe_roles(roles: Mapping[str, int]) -> list[str]:
+    """Say how many records introduce the error, inherit it and agree.
+
+    Where none introduces one, because all that differs carries on an accepted difference, or no record is over its limit, the
+    first is left out: ``0 introduce the error`` would be no news.
+    """
+    agrees = f"{wording.count(roles['agrees'])} agree"
+    if not roles["introduces"]:
+        inherits = [f"{wording.plural(roles['inherits'], 'inherits', 'inherit')} an error"] if roles["inherits"] else []
+        return [*inherits, agrees]
+    starting = wording.plural(roles["introduces"], "introduces", "introduce")
+    return [f"{starting} the error", f"{wording.count(roles['inherits'])} inherit it", agrees]
 
 
 def _render_inconclusive(model: ReportModel, columns: int, amount: _Amount) -> list[str]:

@@ -95,7 +95,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         curves: What is said about the curves of a training run.
     """
     headers = (("reference", reference.header), ("target", target.header))
-    roles = region.roles or {}
+    roles = find_roles(region)
     rows = tuple(
         Row(measure, status, roles.get(measure.record, "unknown")) for measure, status in zip(measures, judged, strict=True)
     )
@@ -202,6 +202,12 @@ def build_curves_model(  # noqa: PLR0913  each is a fact of its own, and all but
         emulated=any(side.emulated for side in sides),
         curves=tuple(curves),
     )
+
+
+def find_roles(region: Region) -> Mapping[str, str]:
+    """Return the role of each judged record: what only carries on an accepted difference inherits it, though it is named."""
+    carrying = {suspect.record for suspect in region.suspects if suspect.accepted}
+    return {record: "inherits" if record in carrying else role for record, role in (region.roles or {}).items()}
 
 
 def _describe_side(name: str, header: Header) -> SideView:

@@ -19,19 +19,21 @@ _OF_TEAMS = ("standard", "rule", "whatif", "emulate")
 
 @dataclass(frozen=True)
 class Checked:
-    """One recipe that was checked.
+    """One recipe or other file that was checked.
 
     Attributes:
         title: Its file or its name.
         problems: What makes it unusable. Without such, its expired accepted differences: a run would judge those records again.
         untrusted: It is unusable here only because it names code that is not trusted.
         warnings: What would not stop a run but is probably a mistake.
+        kind: ``recipe``, or ``file`` for a standard, a rule, a what-if or an emulated fault.
     """
 
     title: str
     problems: tuple[Problem, ...]
     untrusted: bool = False
     warnings: tuple[str, ...] = ()
+    kind: str = "recipe"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -121,7 +123,7 @@ def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) 
                 problems.append(Problem(document.marks[near].place if near else display_path(file), dotted(path[1:]), message))
     except ConfigError as error:
         problems += error.problems or (Problem("", "", error.message),)
-    return Checked(f"{place.group}/{name}", tuple(problems))
+    return Checked(f"{place.group}/{name}", tuple(problems), kind="file")
 
 
 def _check_recipe(title: str, words: Sequence[str], config_dirs: Sequence[Path], *, complete: bool) -> Checked:
@@ -155,9 +157,11 @@ def _format_screen(checked: Sequence[Checked], unusable: int, seconds: float) ->
 def _summarize(checked: Sequence[Checked], unusable: int) -> str:
     """Return the last line. It counts apart the recipes that would be usable if the user trusted the code they name."""
     if unusable:
+        # Standards, rules, what-ifs and emulated faults of a team are no recipes.
+        kind = "recipe" if all(one.kind == "recipe" for one in checked) else "file"
         if len(checked) == 1:
-            return " the recipe is not usable"
-        return f" {unusable} of {len(checked)} recipes {'is' if unusable == 1 else 'are'} not usable"
+            return f" the {kind} is not usable"
+        return f" {unusable} of {len(checked)} {kind}s {'is' if unusable == 1 else 'are'} not usable"
     waiting = sum(recipe.untrusted for recipe in checked)
     return f" {len(checked) - waiting} usable" + (f", {waiting} for those who trust it" if waiting else "")
 

@@ -77,6 +77,19 @@ def test_misaligned_says_where_what_to_do_and_the_numbers_last(misaligned):
     assert "1 introduces the error" in text
 
 
+def test_where_no_record_introduces_an_error_none_is_counted(misaligned):
+    def with_roles(**roles):
+        rows = tuple(dataclasses.replace(row, role=roles.get(row.role, row.role)) for row in misaligned.rows)
+        return shown(dataclasses.replace(misaligned, rows=rows), 1)
+
+    carried = with_roles(introduces="inherits")
+    assert "introduce" not in carried.split("records")[-1]
+    assert "inherit an error" in carried
+    quiet = with_roles(introduces="agrees", inherits="agrees")
+    assert "inherit" not in quiet
+    assert "agree" in quiet
+
+
 def test_every_operator_of_a_finding_is_named_and_warnings_are_shown_where_there_is_room(misaligned):
     facts = (*(("fact", str(number)) for number in range(5)), ("also at", "b / linear (the output is multiplied by 1.02)"))
     finding = dataclasses.replace(misaligned.findings[0], evidence=facts)

@@ -81,3 +81,12 @@ def test_suspects_whose_tensors_nobody_looked_at_are_counted(both, wrong, notes)
     region = compare_dumps(*both(*[1.1] * wrong), command="").region
     assert len(region.suspects) == wrong
     assert [note for note in region.notes if note.startswith("causes")] == notes
+
+
+def test_what_only_carries_on_an_accepted_difference_introduces_none(both):
+    region = compare_dumps(*both(1.1, 1.2), command="").region
+    own, *_ = region.suspects
+    plain = dataclasses.replace(region, suspects=(own,), roles={own.record: "introduces"})
+    carrying = dataclasses.replace(plain, suspects=(dataclasses.replace(own, accepted="a / softmax"),))
+    assert report_model.find_roles(plain) == {own.record: "introduces"}
+    assert report_model.find_roles(carrying) == {own.record: "inherits"}

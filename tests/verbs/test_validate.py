@@ -37,6 +37,16 @@ def test_every_problem_with_its_line(capsys, team):
     assert "1 of 2 recipes is not usable" in lines[4]
 
 
+def test_files_of_a_team_that_are_no_recipes_are_not_called_recipes(capsys, tmp_path):
+    (tmp_path / "team" / "rule").mkdir(parents=True)
+    (tmp_path / "team" / "rule" / "ours.yaml").write_text("# a rule\nid: T1\n")
+    folder = ["--config-dir", str(tmp_path / "team")]
+    assert validate.main(["rule/ours", *folder]) == 2
+    assert " the file is not usable" in capsys.readouterr().err
+    assert validate.main(["sd_text_encoder", "rule/ours", *folder]) == 2
+    assert " 1 of 2 files is not usable" in capsys.readouterr().err
+
+
 def test_an_accepted_difference_that_has_expired_is_told(capsys, team):
     team("late", "accepted:\n  - match: a\n    because: b\n    until: '2025-03-31'\n")
     assert validate.main(["late"]) == 2
