@@ -37,10 +37,22 @@ _BY_ELEMENT = frozenset(
     "logsigmoid exp expm1 log log1p log2 sqrt rsqrt reciprocal square neg abs sin cos erf clamp clip clamp_min "
     "clamp_max".split()
 )
+# Autograd multiplies by a slope that it computes from the rounded result of these. That of a tanh near 1 is a difference of
+# nearly equal numbers: a result that is right to two units in the last place has another slope than the exact one.
+_SLOPES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tanh": lambda made: 1 - made * made,
+    "sigmoid": lambda made: made * (1 - made),
+    "exp": lambda made: made,
+    "sqrt": lambda made: 0.5 / made,
+    "rsqrt": lambda made: -0.5 * made**3,
+    "reciprocal": lambda made: -made * made,
+}
 _OF_PRODUCTS = frozenset("mul div multiply divide true_divide".split())
 _HANDING_ON = frozenset("add sub".split()) | _CONVERSIONS  # the gradient leaves as it arrived, where nothing was repeated
 _LOOK_UPS = frozenset("embedding embedding_bag index index_select getitem gather take take_along_dim".split())
 _JOINING = frozenset("cat concat concatenate stack hstack vstack dstack pad constant_pad_nd".split())  # nothing is repeated
+_FINE_DIGITS = 24  # of the significand, from which on a type is fine
+_RIGHT = 1e-6  # distance of a result from the exact one up to which it differs by rounding
 _SMALLEST = 1e-300  # in place of 0, where an absolute value has no gradient
 
 
@@ -244,12 +256,27 @@ class _Differentiated:
             "no computation fits",
         )
         self._readings = [reading]
+        outputs = self._take_slopes(outputs, recorded, leaves)
         exact = _pull_back(outputs, leaves, {path: part.exact for path, part in arriving.items()})
         terms = self._find_terms(reading, inputs, outputs, leaves, {path: part.terms for path, part in arriving.items()}, exact)
         return {
             path: (gradient, torch.where(terms[path].isfinite(), terms[path].abs(), gradient.abs()))
             for path, gradient in exact.items()
         }
+
+    def _take_slopes(self, outputs: Tensors, recorded: Tensors, leaves: Tensors) -> Tensors:
+        """Return what was recorded of a result in place of the exact one, with the slope that autograd computes from it.
+
+        Only in types whose rounding is small, and if the result is right: another one is a matter of the forward.
+        """
+        if self._name not in _SLOPES or set(outputs) != set(recorded) or len(leaves) != 1 or min(self._digits) < _FINE_DIGITS:
+            return outputs
+        ((path, made),), (leaf,) = recorded.items(), leaves.values()
+        if made.shape != leaf.shape or not measure_distance(outputs, recorded) <= _RIGHT:
+            return outputs
+        wide = widen(made)
+        with torch.enable_grad():
+            return {path: wide + _SLOPES[self._name](wide) * (leaf - leaf.detach())}
 
     def _find_value(self, key: str, path: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return an input; one that was not kept because it does not count is 0."""

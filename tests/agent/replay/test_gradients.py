@@ -160,3 +160,28 @@ def test_what_is_joined_is_not_repeated():
     exact, kinds = compute([gelu, joined], values, total={"y": "g"}, wanted="x")
     assert "x" in exact.outputs
     assert kinds == {"x": "other"}
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [("tanh", torch.tanh), ("sigmoid", torch.sigmoid), ("exp", torch.exp), ("sqrt", torch.sqrt), ("rsqrt", torch.rsqrt)],
+)
+def test_a_slope_comes_from_the_result_that_was_recorded_as_that_of_autograd_does(name, run):
+    x, g = draw(200).abs() * 4 + 0.5, draw(200, seed=1)
+    y = run(x.double()).float()
+    moved = (y.view(torch.int32) + torch.tensor([-2, 2] * 100, dtype=torch.int32)).view(torch.float32)  # by two units
+    leaf = x.double().requires_grad_()
+    result = run(leaf)
+    result.data.copy_(moved)  # what its backward reads
+    (expected,) = torch.autograd.grad(result, leaf, g.double())
+    exact, _ = compute([function(name, [("x", x)], ("y", moved))], {"x": x, "y": moved, "g": g}, total={"y": "g"}, wanted="x")
+    assert torch.allclose(exact.outputs["x"], expected, rtol=1e-12, atol=0)
+
+
+def test_a_result_that_is_wrong_gives_no_slope():
+    x, g = draw(200), draw(200, seed=1)
+    wrong = x.tanh() * 1.01
+    values = {"x": x, "y": wrong, "g": g}
+    exact, _ = compute([function("tanh", [("x", x)], ("y", wrong))], values, total={"y": "g"}, wanted="x")
+    (expected,) = differentiate(torch.tanh, [x], g)
+    assert torch.allclose(exact.outputs["x"], expected, rtol=1e-12, atol=0)
