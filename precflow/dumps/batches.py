@@ -3,13 +3,17 @@
 The inputs of a script's model are read on its device, and a script may have computed them there: the noisy images of
 a diffusion model, what a generator hands to its critic. Such inputs differ by rounding on every pair of devices, and
 still are the same batch. Token ids, labels and other whole numbers have to be equal.
+
+A loop of one's own may hand its model what the model made before: a memory, or the sample that a scheduler computes from the
+last one. So there only the inputs of the first call have to be the same numbers.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,18 +31,24 @@ from precflow.errors import DumpError
 # Other batches differ by a relative L2 of about 1.4 if they are independent, and by 0.5 and more if they are alike (images of
 # one data set). Rounding in bfloat16 is 0.004 an operator.
 LARGEST_ROUNDING = 0.1
+_READ_AT_CALL = re.compile(r"(rank\d+\.)?step(?P<step>\d+)\.(?P<later>call\d+\.)?")
 _MOMENTS = 1e-3  # of sums and norms, in which rounding averages out
 
 
 def align_inputs(reference: Dump, target: Dump) -> Dump:
     """Return the target's dump with the reference's entries for inputs that differ by no more than rounding.
 
-    Dumps that are not of scripts, or whose inputs are equal already, come back as they are.
+    Of a workload every input has to be equal. Dumps whose inputs are equal already come back as they are.
     """
     here, there = reference.header, target.header
-    if not (here.script and there.script) or here.inputs.digest == there.inputs.digest:
+    if here.inputs.digest == there.inputs.digest:
         return target
-    rounded = {name: here.inputs.entries[name] for name in _find_rounded(reference, target)}
+    of_scripts = bool(here.script and there.script)
+    rounded = {
+        name: here.inputs.entries[name]
+        for name in _find_rounded(reference, target)
+        if of_scripts or _is_behind_a_call(name, here.inputs.entries)
+    }
     if not rounded:
         return target
     entries = {**there.inputs.entries, **rounded}
@@ -61,6 +71,13 @@ def _find_rounded(reference: Dump, target: Dump) -> Iterator[str]:
         two = by_content[1].get(other.content) or _find_without_content(records[1], name, other)
         if one is not None and two is not None and _are_alike(reference, one, target, two):
             yield name
+
+
+def _is_behind_a_call(name: str, names: Iterable[str]) -> bool:
+    """Tell whether an input was read at a call of the model that another one came before; no workload has inputs so named."""
+    here = _READ_AT_CALL.match(name)
+    steps = [int(each["step"]) for each in map(_READ_AT_CALL.match, names) if each]
+    return here is not None and (here["later"] is not None or int(here["step"]) > min(steps))
 
 
 def _find_without_content(records: Sequence[Record], name: str, entry: ContentEntry) -> Record | None:

@@ -29,6 +29,7 @@ from precflow.diagnosis.localize import localize
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
 from precflow.diagnosis.training.phases import tell_phases
 from precflow.diagnosis.training.replay import ReplayedStep, replay_steps
+from precflow.dumps.batches import align_inputs
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
@@ -94,7 +95,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         team: Folders with rules besides the shipped ones.
     """
     started = time.monotonic()
-    reference, target = join_ranks(reference, target)
+    reference, target = join_ranks(reference, align_inputs(reference, target))
     reproduction = reproduce(reference, target, same)
     measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
     other_settings = {} if reproduction.blockers else find_other_numbers(reference, target)

@@ -103,6 +103,27 @@ def test_several_calls_in_a_step_are_several_inputs(tmp_path):
     assert dump.header.dtype == "float32"
 
 
+@pytest.mark.parametrize("later_step", [False, True])
+@pytest.mark.parametrize(("factor", "same"), [(1 + 1e-6, True), (-1, False)])
+def test_what_the_loop_hands_back_to_its_model_differs_by_rounding_and_is_no_other_input(tmp_path, later_step, factor, same):
+    def hand_back(folder, factor, begin=1.0):
+        net = model()
+        with precflow.capture(net, folder, level="module", step=(0, 1) if later_step else (0,)) as recording:
+            made = net(batch(0) * begin)
+            if later_step:
+                recording.step()
+            net(torch.nn.functional.pad(made.detach(), (0, 8 - made.shape[-1])) * factor)
+
+    hand_back(tmp_path / "reference", 1)
+    hand_back(tmp_path / "target", factor)
+    found = precflow.compare(tmp_path / "reference", tmp_path / "target")
+    assert any("inputs differ" in reason for reason in found.reasons) is not same
+    assert (found.verdict == "aligned") is same
+    hand_back(tmp_path / "begins", 1, 1 + 1e-6)
+    found = precflow.compare(tmp_path / "reference", tmp_path / "begins")
+    assert any("inputs differ" in reason for reason in found.reasons)  # what the first call is given has to be equal
+
+
 def test_the_type_is_that_of_most_weights(tmp_path):
     net = model().to(torch.bfloat16)
     with precflow.capture(net, tmp_path / "dump"):
