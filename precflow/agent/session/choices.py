@@ -7,6 +7,11 @@ between. So a plain run is kept first, and each disturbed run is given its choic
     plain run        scores 0.30 0.70 0.69   topk -> 1, value 0.70
     disturbed run    scores 0.30 0.69 0.70   topk -> 1, value 0.69
 
+What is kept is what a record shows. Two choices are seen by no module and no function: which element a pooling took (its
+function returns the values alone), and the masks that a backward pass makes of values of the forward, as those of ``amax``,
+``clamp`` and ``maximum`` do. Nobody could judge them as near ties. So they are noise, as the sign of an element near 0 in
+``relu`` is, and each disturbed run makes its own, unless aten operators are recorded.
+
 Choices are found by their order. Where another operator or another shape comes, the runs have parted, and the rest of the run
 chooses for itself.
 """
@@ -17,15 +22,23 @@ from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
+from precflow.agent.capture.autograd import is_in_backward, is_recomputing
+
 # Operators that return values and where they stood -> place of their argument `dim`.
 _WITH_VALUES = {"topk": 2, "kthvalue": 2, **dict.fromkeys("sort median nanmedian mode max min cummax cummin".split(), 1)}
+_POOLING = "max_pool"  # in the names of operators that return indices along with the values
 _Kept = Tuple[str, List[torch.Tensor]]
 
 
 class Choices:
-    """Keeps the choices of the first run, and gives them to every run that begins with :meth:`follow`."""
+    """Keeps the choices of the first run, and gives them to every run that begins with :meth:`follow`.
 
-    def __init__(self) -> None:
+    Args:
+        by_operator: Aten operators are recorded, those of the backward pass as well, so that every choice is seen.
+    """
+
+    def __init__(self, *, by_operator: bool = False) -> None:
+        self._by_operator = by_operator
         self._kept: List[_Kept] = []
         self._coming: Optional[Iterator[_Kept]] = None
 
@@ -53,7 +66,7 @@ class Choices:
         tensors = [(place, each) for place, each in enumerate(results) if isinstance(each, torch.Tensor)]
         # Tensors of bytes are the workspace that some kernels leave for their backward.
         places = [place for place, each in tensors if not _is_real(each) and each.dtype != torch.uint8]
-        if not places or not positional or not _is_real(positional[0]):
+        if not places or not positional or not _is_real(positional[0]) or not self._is_seen(name):
             return result
         if self._coming is None:
             self._kept.append((name, [results[place].detach().to("cpu", copy=True) for place in places]))
@@ -69,6 +82,11 @@ class Choices:
             dim = keywords.get("dim", positional[place] if len(positional) > place else -1)
             results[0] = _take(positional[0], results[1], dim)
         return type(result)(results) if isinstance(result, (tuple, list)) else results[0]
+
+    def _is_seen(self, name: str) -> bool:
+        """Tell whether a choice is in any record; what a checkpoint computes again was in one."""
+        is_backward = is_in_backward() and not is_recomputing()
+        return self._by_operator or not (is_backward or _POOLING in name)
 
 
 def _is_real(value: Any) -> bool:

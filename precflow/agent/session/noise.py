@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Optional
 
 import torch
 
-from precflow.agent.contract import NOISE_FILE, NOISES
+from precflow.agent.contract import NOISE_FILE, NOISES, OPERATOR
 from precflow.agent.dump.step_files import write_json
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
@@ -74,7 +74,7 @@ def noise(request: Request, device: Device, where: torch.device, events: Events)
                 for number, name in enumerate(NOISES):
                     with events.nth_of(number, len(NOISES)):
                         if choices is None:
-                            choices = Choices()
+                            choices = _make_choices(request)
                             _record_disturbed(name, run, workload, choices)
                             if not choices.are_made:
                                 continue
@@ -115,9 +115,13 @@ def write_outcome(request: Request, problem: str, events: Events) -> None:
         raise write_error(error, request.output, 0) from error
 
 
+def _make_choices(request: Request) -> Choices:
+    return Choices(by_operator=OPERATOR in request.capture.level)
+
+
 def _keep_choices(run: RunContext, workload: Workload) -> Choices:
     """Run the workload as it is, unrecorded, and return what it chose."""
-    choices = Choices()
+    choices = _make_choices(run.request)
     run.events.report_progress("noise", "choices")
     run_unrecorded(run._replace(numbers=make_random_numbers(run.request)), workload, Disturbance(lambda: False, choices))
     return choices

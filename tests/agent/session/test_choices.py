@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from precflow.agent.session.choices import Choices
 from precflow.agent.session.disturbance import Directions, Disturbance, Jitter
@@ -71,3 +72,59 @@ def test_the_workspace_of_a_kernel_is_no_choice():
     choices.settle("rnn", (given,), {}, (given, space))
     choices.follow()
     assert choices.settle("rnn", (given,), {}, (given, space + 1))[1].tolist() == [1, 1, 1]
+
+
+NEAR = torch.rand(64, 8, generator=torch.Generator().manual_seed(0)).mul(0.05).add(1).to(torch.bfloat16)  # of seven numbers
+
+
+def run_near(function, *, by_operator=False):
+    """Return what a function gives of values that are nearly equal: as it is, and disturbed with what was kept."""
+    choices = Choices(by_operator=by_operator)
+    with Disturbance(UNSEEN, choices):
+        plain = function(NEAR)
+    choices.follow()
+    with Jitter(UNSEEN, Directions(), choices):
+        return plain, function(NEAR)
+
+
+def pool(given):
+    return torch.nn.functional.max_pool1d(given.unsqueeze(0), 4)
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda given: given.amax(1),
+        lambda given: torch.maximum(given[:, 0], given[:, 1]),
+        lambda given: given.clamp(max=1.54),
+        pool,
+    ],
+    ids=["amax", "maximum", "clamp", "pooling"],
+)
+@pytest.mark.parametrize("by_operator", [False, True])
+def test_a_choice_that_no_record_shows_is_noise_unless_operators_are_recorded(choose, by_operator):
+    def find_gradient(given):
+        leaf = given.clone().requires_grad_()
+        choose(leaf * 1.5).sum().backward()
+        return leaf.grad  # comparing it is a choice of its own
+
+    plain, disturbed = run_near(find_gradient, by_operator=by_operator)
+    assert torch.equal(plain != 0, disturbed != 0) == by_operator
+
+
+def test_what_a_checkpoint_computes_again_chooses_as_its_forward_did():
+    def find_chosen(given):
+        found = []
+
+        def choose(scores):
+            found.append(scores.mul(1.5).topk(2, dim=1).indices)
+            return scores.mul(1.5).square()
+
+        leaf = given.clone().requires_grad_()
+        torch.utils.checkpoint.checkpoint(choose, leaf, use_reentrant=False).square().sum().backward()
+        return found
+
+    (forward, again), disturbed = run_near(find_chosen)
+    assert torch.equal(forward, again)
+    assert all(torch.equal(forward, each) for each in disturbed)
+    assert len(disturbed) == 2
