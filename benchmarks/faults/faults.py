@@ -525,7 +525,7 @@ def activation_clamped(call: Call, size: float) -> Tensor:
     return output.clamp(max=size * float(output.detach().amax()))
 
 
-@kind("norm and activation", _adds_residual)
+@kind("norm and activation", _adds_residual, "PF209")
 def residual_after_norm(call: Call, _: float) -> Tensor:
     """The residual is taken behind the norm."""
     return functional.layer_norm(call.args[0], call.args[0].shape[-1:]) + call.args[1]

@@ -257,8 +257,9 @@ _SUSPECT = {
         "computed exactly as",
         "Way to compute the operator that gives the target's output: gelu_tanh, gelu_erf, gelu_sigmoid, straight_lines,"
         " no_weight, no_bias, no_weight_and_bias, weight_plus_one, not_centred, unbiased_variance, other_groups, uniform,"
-        " other_axis, last_keys_ignored, last_terms_left_out, transposed, memory_order, only_first, only_second, rows_shifted,"
-        " terms_left_out, terms_added_twice, positions_shifted, inputs_in_bfloat16, inputs_in_float16; empty if none does.",
+        " other_axis, last_keys_ignored, last_terms_left_out, transposed, memory_order, only_first, only_second, norm_added,"
+        " rows_shifted, terms_left_out, terms_added_twice, positions_shifted, inputs_in_bfloat16, inputs_in_float16;"
+        " empty if none does.",
     ),
     "variant_share": EvidenceName("explained by that", "Share of the error's energy, 0 to 1."),
     "variant_detail": EvidenceName("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),

@@ -36,6 +36,9 @@ _WHOLE = 0.1  # distance from a whole number at which a term is that many times 
 _AXES = 4  # of an operand, up to which every order of its memory is tried
 _LARGE = 1 << 20  # elements of an operand from which on only its last two axes are exchanged
 _MATRIX = 2  # axes
+_EPSILONS = (1e-5, 1e-6)  # of norms, as models have them
+_ROWS = 16  # from which on the factor and the offset of a column are told
+_FAR_BETTER = 0.01  # what a norm leaves of the error, over what the same fit leaves without it
 _SAMPLE = 4  # rows or columns of a product with which these orders are told apart
 _SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4)  # rows: positions counted from another start, or an offset for padding
 _TYPES = (("bfloat16", np.dtype(ml_dtypes.bfloat16)), ("float16", np.dtype(np.float16)))
@@ -323,6 +326,46 @@ def _vary_pointwise(call: _TargetCall) -> Variants:
                 value = np.asarray(float(call.text(position, argument, "")))
         if value is not None:
             yield name, np.broadcast_to(value, np.broadcast_shapes(value.shape, call.exact.shape))
+    if call.operator == "add" and not call.arguments.get("alpha"):
+        first, second = call.tensor(0, "input"), call.tensor(1, "other")
+        if first is not None and second is not None:
+            yield from _normalise_addend("first", first, second, call)
+            yield from _normalise_addend("second", second, first, call)
+
+
+def _normalise_addend(place: str, addend: Array, other: Array, call: _TargetCall) -> Variants:
+    """Yield a sum with a norm of one addend in its place, with the weight and bias of that norm where the rows tell them."""
+    if (
+        addend.shape != call.target.shape
+        or addend.ndim < _MATRIX
+        or addend.shape[-1] < _FEW
+        or not np.isfinite(call.target).all()
+    ):
+        return
+    rows = addend.reshape(-1, addend.shape[-1])
+    rest = (call.target - other).reshape(rows.shape)
+    for kind, centred in (("layer_norm", rows - rows.mean(axis=1, keepdims=True)), ("rms_norm", rows)):
+        variance = np.mean(centred * centred, axis=1, keepdims=True)
+        if not variance.all():  # a row of zeros, of which a norm is all epsilon
+            continue
+        for epsilon in _EPSILONS:
+            normed = centred / np.sqrt(variance + epsilon)
+            yield f"norm_added: {kind} of its {place}", (normed.reshape(addend.shape) + other)
+        if len(rows) < _ROWS:
+            continue
+        fitted, plain = (_fit_columns(one, rest) for one in (normed, rows))
+        # Rows of equal norm are normalised already: their own multiples fit as well, and prove no norm.
+        if np.sum((rest - fitted) ** 2) <= _FAR_BETTER * np.sum((rest - plain) ** 2):
+            yield f"norm_added: {kind} of its {place}", fitted.reshape(addend.shape) + other
+
+
+def _fit_columns(values: Array, target: Array) -> Array:
+    """Return the nearest to a target that one factor and one offset for each column make of values."""
+    centred, offset = values - values.mean(axis=0), target.mean(axis=0)
+    energy = np.sum(centred * centred, axis=0)
+    slope = np.divide(np.sum(centred * (target - offset), axis=0), energy, out=np.zeros_like(energy), where=energy > 0.0)
+    fitted: Array = centred * slope + offset
+    return fitted
 
 
 def _vary_loss(call: _TargetCall) -> Variants:

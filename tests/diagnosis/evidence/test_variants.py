@@ -210,6 +210,46 @@ def test_a_number_may_be_the_operand_that_is_left():
     assert fit_variant("mul", {"1": "0.5"}, {"0": x}, x).name == "only_first"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("normalise", "detail"),
+    [
+        (lambda x: functional.layer_norm(x, (64,)), "layer_norm"),
+        (lambda x: functional.layer_norm(x, (64,), GAIN.to(x.dtype), B.to(x.dtype)), "layer_norm"),
+        (lambda x: functional.rms_norm(x, (64,), eps=1e-6), "rms_norm"),
+        (lambda x: functional.rms_norm(x, (64,), GAIN.to(x.dtype), eps=1e-6), "rms_norm"),
+    ],
+)
+@pytest.mark.parametrize("place", ["first", "second"])
+def test_a_norm_that_is_added_in_place_of_an_operand_is_found(normalise, detail, place, dtype):
+    x, branch = (3 * X * (1 + torch.rand(4, 48, 1)) + 1).to(dtype), X.flip(0).to(dtype)
+    given = {"0": x, "1": branch} if place == "first" else {"0": branch, "1": x}
+    target = (normalise(x) + branch).double().numpy()
+    narrow = None if dtype == torch.float32 else np.dtype(ml_dtypes.bfloat16)
+    found = fit_variant("add", {}, {key: value.double().numpy() for key, value in given.items()}, target, narrow)
+    assert (found.name, found.detail) == ("norm_added", f"{detail} of its {place}")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x, branch: 0.5 * x + branch,
+        lambda x, branch: x + 0.9 * branch,
+        lambda x, branch: GAIN * x + branch,
+        lambda x, branch: x.flip(1) + branch,
+        lambda x, branch: (x + branch).clamp(max=2.0),
+        lambda x, branch: (x + branch).bfloat16().float(),
+        lambda x, branch: functional.layer_norm(x + branch, (64,)),
+    ],
+)
+@pytest.mark.parametrize("is_normed", [False, True])
+def test_other_wrong_sums_add_no_norm(wrong, is_normed):
+    x = 3 * X * (1 + torch.rand(4, 48, 1)) + 1
+    x, branch = functional.layer_norm(x, (64,), GAIN, B) if is_normed else x, X.flip(0)
+    given = {"0": x.double().numpy(), "1": branch.double().numpy()}
+    assert fit_variant("add", {}, given, wrong(x, branch).double().numpy()).name != "norm_added"
+
+
 def test_what_is_not_known_has_no_answer():
     assert fit_variant("bessel_j0", {}, {"0": X.numpy()}, X.numpy()) is None
     assert fit_variant("relu", {}, {"0": X.double().numpy()}, X.double().relu().numpy()) is None
