@@ -13,13 +13,16 @@ joint bias, though the gradient of the whole bias agrees.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from precflow import keys
-from precflow.agent.contract import FILLS, NOISE_FILE, NOISES, OPTIMIZER
+from precflow.agent.contract import FILLS, HEADER_FILE, NOISE_FILE, NOISES, OPTIMIZER
 from precflow.comparison.compare import compare
 from precflow.comparison.executors.choose import choose
 from precflow.comparison.fused.summary import SUMMARY_VERSION
@@ -42,6 +45,7 @@ from precflow.stages.job import Job, Stage, StageResult, ask_agent
 KIND = "noise"
 NAME = f"{KIND}.reference"
 FLOORS_FILE = "floors.jsonl"
+_TICK = 0.2  # seconds between two looks whether a disturbed run is complete
 _FOLLOWING = frozenset({"'SGD'"})  # optimizers whose step is as accurate as their gradient; all others divide by its size
 
 
@@ -93,20 +97,66 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         trusted=job.trusted,
         import_paths=job.import_paths,
     )
+    reference = open_dump(needs["dump.reference"])
+    measured: Mapping[str, list[Measure]] = {}
     if job.config.workload.script:
-        _run_script(job, request, folder, open_dump(needs["dump.reference"]))
+        _run_script(job, request, folder, reference)
     else:
         with dump.hand_over_choices(folder, needs["dump.reference"] if gives_choices(job.config) else None) as choices:
-            ask_agent(job, "reference", {**request, **choices}, folder)
+            measured = _run_model(job, {**request, **choices}, folder, reference)
     facts = read_plain(folder / NOISE_FILE)
     if why := facts.get("needless") or facts["problem"]:
         write_lines(folder / FLOORS_FILE, [])
         return StageResult(note=f"not measured: {why}")
-    floors = reduce_to_floors(job, open_dump(needs["dump.reference"]), folder, facts["noises"])
+    floors = reduce_to_floors(job, reference, folder, facts["noises"], measured)
     write_lines(folder / FLOORS_FILE, floors)
     sizes = sorted(floor.metrics["relative_l2"] for floor in floors if "relative_l2" in floor.metrics)
     middle = f", half of them below {sizes[len(sizes) // 2]:.2g} (relative_l2)" if sizes else ""
     return StageResult(note=f"floors of {len(floors)} records{middle}")
+
+
+def _run_model(job: Job, request: Mapping[str, Any], folder: Path, reference: Dump) -> Mapping[str, list[Measure]]:
+    """Let the agent make the disturbed runs, and compare each but the last while it makes the next one.
+
+    Returns:
+        The measures of the runs that were compared meanwhile, by disturbance; their dumps are removed. ``{}`` if the workload
+        does not run in this way.
+    """
+    ended, abandoned = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
+        comparing = beside.submit(_compare_complete, job, reference, folder, ended, abandoned)
+        try:
+            ask_agent(job, "reference", request, folder)
+        except BaseException:
+            abandoned.set()  # a comparison of large dumps takes minutes, and whoever presses Ctrl-C does not wait for it
+            raise
+        finally:
+            ended.set()
+    return {} if read_plain(folder / NOISE_FILE)["problem"] else comparing.result()
+
+
+def _compare_complete(
+    job: Job, reference: Dump, folder: Path, ended: threading.Event, abandoned: threading.Event
+) -> dict[str, list[Measure]]:
+    """Compare disturbed runs as they become complete, until the last one is being made or the agent has ended.
+
+    A run is complete when it is sealed and the folder of the next one is there: one that is made again is sealed twice.
+
+    Raises:
+        CancelledError: The run was ``abandoned`` meanwhile.
+    """
+
+    def check(*_: int) -> None:
+        if abandoned.is_set():
+            raise CancelledError
+
+    measured: dict[str, list[Measure]] = {}
+    for name, following in pairwise(NOISES):
+        while not ((folder / following).is_dir() and (folder / name / HEADER_FILE).is_file()):
+            if ended.wait(_TICK):
+                return measured
+        measured[name] = _compare_disturbed(job, reference, folder / name, check)
+    return measured
 
 
 def _run_script(job: Job, request: Mapping[str, Any], folder: Path, reference: Dump) -> None:
@@ -157,27 +207,38 @@ def _files_put_back(patterns: Sequence[str], kept: Path) -> Iterator[None]:
         shutil.rmtree(kept)
 
 
-def reduce_to_floors(job: Job, reference: Dump, folder: Path, noises: Iterable[str]) -> list[Floor]:
+def reduce_to_floors(
+    job: Job, reference: Dump, folder: Path, noises: Iterable[str], measured: Mapping[str, list[Measure]] | None = None
+) -> list[Floor]:
     """Compare disturbed runs with the reference, without the user's own metrics, and return the floor of every record.
 
     Args:
         job: Says how dumps are compared.
         reference: The run without a disturbance.
-        folder: Has a dump for each disturbance, in a subfolder of its name, which is removed.
+        folder: Has a dump for each disturbance that is not in ``measured``, in a subfolder of its name, which is removed.
         noises: Names of the disturbances.
+        measured: Measures of runs that were compared already, by disturbance.
     """
-    executor = choose(job.config.executor, DeclaredMetrics({}, job.trusted, job.import_paths))
-    constants = (*FILLS, *job.config.tolerance.fills)
-    measured: dict[str, list[Measure]] = {}
+    found = dict(measured or {})
     for name in noises:
-        job.say(f"comparing the run with other {name}")
-        disturbed = Dump.open(folder / name)
-        measures = compare(reference, disturbed, executor=executor, constants=constants)
-        # Where the reference still chooses differently under noise, the floor would be as large as the values.
-        rerouted = find_dependent(reference, disturbed, measures)
-        measured[name] = [measure for measure in measures if measure.record not in rerouted]
-        shutil.rmtree(folder / name)
-    return gather_floors(reference, measured)
+        if name not in found:
+            job.say(f"comparing the run with other {name}")
+            found[name] = _compare_disturbed(job, reference, folder / name)
+    return gather_floors(reference, {name: found[name] for name in noises})
+
+
+def _compare_disturbed(
+    job: Job, reference: Dump, path: Path, advance: Callable[[int, int], None] = lambda *_: None
+) -> list[Measure]:
+    """Return the measures of a disturbed run, without the records that depend on another choice, and remove its dump."""
+    executor = choose(job.config.executor, DeclaredMetrics({}, job.trusted, job.import_paths))
+    disturbed = Dump.open(path)
+    constants = (*FILLS, *job.config.tolerance.fills)
+    measures = compare(reference, disturbed, executor=executor, constants=constants, advance=advance)
+    # Where the reference still chooses differently under noise, the floor would be as large as the values.
+    rerouted = find_dependent(reference, disturbed, measures)
+    shutil.rmtree(path)
+    return [measure for measure in measures if measure.record not in rerouted]
 
 
 STAGE = Stage(

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,6 +113,62 @@ def test_it_keeps_the_largest_difference_of_each_record_and_no_dump(measured):
     assert sorted(path.name for path in folder.iterdir()) == ["floors.jsonl", "noise.json"]
     assert "floors of 2 records" in result.note
     assert noise.explain_missing(folder) == ""
+
+
+def write_disturbed(folder):
+    dump = builder.DumpBuilder(folder)
+    dump.call("fc1", "linear", [np.ones((4, 16), np.float32)])
+    dump.write()
+
+
+def test_a_disturbed_run_is_compared_while_the_agent_makes_the_next(pair, job_of, tmp_path, monkeypatch):
+    pair()
+    left = []
+
+    def answer(job, side, request, folder):
+        for name in NOISES:
+            (folder / name).mkdir()
+            left.append(sorted(path.name for path in folder.iterdir()))
+            write_disturbed(folder / name)
+            patience = 1 if name == NOISES[0] else 100  # the first is complete only when the second begins
+            while len(list(folder.iterdir())) > 1 and patience:
+                time.sleep(0.1)
+                patience -= 1
+        (folder / "noise.json").write_text(json.dumps({"problem": "", "noises": list(NOISES), "seconds": {}}))
+
+    monkeypatch.setattr(noise, "ask_agent", answer)
+    folder = tmp_path / "noise"
+    folder.mkdir()
+    noise.STAGE.make(job_of(tmp_path / "dumps"), folder, {"dump.reference": tmp_path / "dumps" / "reference"})
+    first, second, third = NOISES
+    assert left == [[first], sorted([first, second]), sorted([second, third])]
+    assert noise.read_floors({noise.NAME: folder})
+
+
+def test_whoever_stops_the_agent_does_not_wait_for_a_comparison(pair, job_of, tmp_path, monkeypatch):
+    pair()
+    begun = threading.Event()
+
+    def compare(*_, advance, **__):
+        begun.set()
+        for _ in range(200):
+            advance(0, 1)
+            time.sleep(0.1)
+
+    def answer(job, side, request, folder):
+        write_disturbed(folder / NOISES[0])
+        (folder / NOISES[1]).mkdir()
+        assert begun.wait(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(noise, "compare", compare)
+    monkeypatch.setattr(noise, "ask_agent", answer)
+    folder = tmp_path / "noise"
+    folder.mkdir()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        noise.STAGE.make(job_of(tmp_path / "dumps"), folder, {"dump.reference": tmp_path / "dumps" / "reference"})
+    assert time.monotonic() - started < 10
 
 
 def test_where_the_disturbed_runs_fail_there_are_no_floors_and_the_reason_is_kept(measured):
