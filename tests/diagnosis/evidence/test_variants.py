@@ -163,6 +163,14 @@ def test_what_is_read_beyond_the_end_of_a_table_is_no_objection():
     assert fit("embedding", {}, (every, TABLE), lambda i, t: t[i.flip(0)]).name == ""
 
 
+def test_one_row_that_all_read_is_no_shift():
+    """A table of two rows, as of token types: where all read the first, the second was not counted from another number."""
+    types = torch.tensor([0, 0, 1, 1, 1, 0, 1])
+    assert fit("embedding", {}, (types, TABLE[:2]), lambda i, t: t[i * 0]).name == ""
+    one = fit("embedding", {}, (torch.tensor([5]), TABLE), lambda i, t: t[i + 1])
+    assert (one.name, one.detail) == ("rows_shifted", "by 1")
+
+
 @pytest.mark.parametrize("name", ROUNDED)
 def test_rounded_inputs_are_found_in_float32(name):
     operator, arguments, inputs, right, wrong = ROUNDED[name]
