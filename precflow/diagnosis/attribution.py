@@ -16,7 +16,8 @@ and nothing about calls that compute rightly and should not have been made like 
    operators are evaluated like any other, and a second fault there is named too.)
 5. Where nothing of this explains a difference, and all that fails is a little over a limit that nobody has set or measured
    (a noise floor was asked for and is missing), behind inputs that use most of theirs, it is accumulated rounding as far as can
-   be told. Such records are undecided, and no call is blamed for them.
+   be told. So is what is a little over a measured limit, where the call itself makes far less of the difference than came with
+   its inputs. Such records are undecided, and no call is blamed for them.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ from precflow.diagnosis.nodes import CallKey, CallNode
 from precflow.dumps.records import Call, Record
 from precflow.judgement import lines
 from precflow.judgement.coverage import tally
+from precflow.judgement.floors import MAIN_METRIC
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
 
 METRIC = "introduced_error"
 """What a record's status names if its operator introduces an error that its own limits do not show."""
+_BY_ITSELF = "other"  # kind of calls that neither add up nor move: the size of their output is that of their terms
 _KEPT = frozenset({"accepted", "unreadable", "shape", "dtype", "nonfinite", "fail"})  # statuses that say more already
 
 
@@ -104,8 +107,11 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
         _add_innocence(one) for one in region.suspects if (one.outside or one.weight) and one.record in cleared - suspected
     ]
     explained = sorted((*named, *reasons, *given), key=lambda suspect: suspect.order)
-    if found and not explained and _is_drift(region.suspects, judged, verdict, guessed, cleared):
-        return _leave_undecided(region, judged, verdict, cleared)
+    only_guessed = set(verdict.standards) <= set(guessed)  # whoever sets a limit means it
+    if found and not explained and only_guessed:
+        carried = _find_carried(found, calls, statuses) & cleared
+        if _is_drift(region.suspects, judged, guessed, cleared, carried):
+            return _leave_undecided(region, judged, verdict, cleared)
     kept = _keep(region.suspects, explained, cleared, nodes)
     suspects = tuple(explained) + kept
     errors = {
@@ -149,11 +155,14 @@ def _kind_of(call: Call) -> str:
 def _is_drift(
     suspects: Sequence[Suspect],
     judged: Sequence[Judged],
-    verdict: Verdict,
     guessed: Collection[str],
     cleared: Collection[str],
+    carried: Collection[str],
 ) -> bool:
     """Tell whether all that fails is a little over its limit, behind inputs that use most of theirs.
+
+    Inputs that use little of their limits suffice where the call makes far less of the difference than came with them
+    (``carried``): the cosine of a large angle makes much of little, and three disturbed runs do not show how much.
 
     Every suspect of the forward has to compute rightly in place: one that could not be evaluated may be wrong by as much. A
     gradient that could not, and whose limit was measured, may inherit from a forward that is itself over its limits, by as much
@@ -166,12 +175,12 @@ def _is_drift(
     inherited = max((suspect.ratio for suspect in forward), default=0.0)
     return (
         bool(failing)
-        and set(verdict.standards) <= set(guessed)  # whoever sets a limit means it
         and all(one.status == "fail" and one.standard in guessed and one.ratio < lines.AMPLIFIED for one in failing)
         and bool(suspects)
         and all(suspect.record in cleared for suspect in forward)
         and all(
             suspect.inputs_use > lines.ACCUMULATED
+            or suspect.record in carried
             or (
                 suspect not in forward
                 and floors.get(suspect.record) is not None
@@ -195,12 +204,17 @@ def _leave_undecided(region: Region, judged: Sequence[Judged], verdict: Verdict,
     kind, likely = "a fixed", "a noise floor would decide"
     if any(one.floor is not None for one in failing):
         kind = "their measured" if count > 1 else "its measured"
-        likely = "rounding may add up to it in an accumulator that truncates, or by a step of Adam"
+        likely = (
+            "rounding may add up to it in an accumulator that truncates, by a step of Adam, or in a function of large numbers"
+        )
     reason = (
         f"{count} record{'s' * (count > 1)} exceed{'s' * (count == 1)} {kind} limit by less than {lines.AMPLIFIED:g} "
         f"times, and no operator that was evaluated introduces an error: {likely} (first {first.record})"
     )
-    note = f"{len(region.suspects)} calls where the sides first differ start from inputs that use most of their limit"
+    note = (
+        f"{len(region.suspects)} calls where the sides first differ start from inputs that use most of their limit, or make "
+        "far less of the difference than came with these"
+    )
     return Attribution(
         region=replace(
             region,
@@ -237,6 +251,25 @@ def _find_cleared(
     """
     right = {(one.call, one.index) for one in found if not by_call[one.call].is_fault}
     return {record.text for name, _ in right for record in calls[name].outputs if (name, record.index) in right}
+
+
+def _find_carried(found: Sequence[IntroducedError], calls: Mapping[str, Call], statuses: Mapping[str, Judged]) -> set[str]:
+    """Return the records with a measured limit whose difference their call does not make, so that it came with the inputs.
+
+    The largest element and the worst row of n elements are off by at most sqrt(n) times the call's own error. Errors of what
+    adds up are relative to the sum of its absolute terms, and say nothing of the size of its output.
+    """
+    records = {(name, record.index): record for name, call in calls.items() for record in call.outputs}
+    carried = set[str]()
+    for one in found:
+        record = records.get((one.call, one.index))
+        judged = statuses.get(record.text) if record is not None and one.kind == _BY_ITSELF else None
+        if record is None or judged is None or judged.floor is None or not one.eta_target:
+            continue
+        most = one.eta_target * (1.0 if judged.metric == MAIN_METRIC else math.sqrt(math.prod(record.shape)))
+        if judged.value > lines.CARRIED * most:
+            carried.add(record.text)
+    return carried
 
 
 def _suspect_error(call: Call, found: IntroducedError, classes: Mapping[str, str], statuses: Mapping[str, Judged]) -> Suspect:

@@ -99,6 +99,9 @@ An accumulator that truncates after every 4 products reaches 1.5 times a measure
 operator computes rightly at its own inputs.
 """
 
+CARRIED = 4.0
+"""How many times the error that a call makes by itself a difference is from which on it came with the call's inputs."""
+
 # Noise floors; the factors between a floor and a limit are in conf/standard/calibrated.yaml.
 
 FEW_ELEMENTS = 64

@@ -295,7 +295,7 @@ DRIFT = {"standard": "calibrated", "ratio": 1.2}
 def drift(hand_made):
     """Return a function that attributes a run of which one record is a little over its limit behind inputs near theirs."""
 
-    def run(*, use=0.9, standards=("calibrated",), fault=False, evaluated=True, **changes):
+    def run(*, use=0.9, standards=("calibrated",), fault=False, evaluated=True, own=1e-5, **changes):
         dump = chain(hand_made(), "a", "b")
         calls = dump.made
         record = calls[1].outputs[0].text
@@ -307,12 +307,30 @@ def drift(hand_made):
             judged,
             Verdict("misaligned", ("1 record exceeds its limit",), standards=dict.fromkeys(standards, False)),
             pairs=[PairedCall(name_call(call), call, call) for call in calls],
-            found=[found(calls[0], fault=False), *([found(calls[1], fault=fault)] if evaluated else [])],
+            found=[
+                found(calls[0], fault=False),
+                *([replace(found(calls[1], fault=fault), eta_target=own)] if evaluated else []),
+            ],
             different=[],
             guessed=("calibrated",),
         )
 
     return run
+
+
+LITTLE = {"use": 0.3, "floor": 1e-6, "ratio": 3.0, "metric": "relative_l2", "value": 9e-6}
+
+
+def test_what_came_with_the_inputs_over_a_measured_limit_is_undecided_though_they_use_little(drift):
+    """The cosine of a large angle makes much of little, and three disturbed runs of a few elements do not show how much."""
+    attribution = drift(**LITTLE, own=2e-6)
+    assert (attribution.verdict.verdict, attribution.region.suspects) == ("inconclusive", ())
+    for other in ({"own": 3e-6}, {"floor": None}, {"ratio": 4.5}, {"evaluated": False}, {"own": 0.0}):
+        assert drift(**{**LITTLE, "own": 2e-6, **other}).verdict.verdict == "misaligned"
+    # One element of n may be off by sqrt(n) times what the whole is.
+    elements = {**LITTLE, "metric": "max_rms_error", "own": 2e-6}
+    assert drift(**elements).verdict.verdict == "misaligned"
+    assert drift(**{**elements, "value": 9e-5}).verdict.verdict == "inconclusive"
 
 
 def test_accumulated_rounding_over_a_guessed_limit_is_undecided_and_blames_nobody(drift):
