@@ -33,7 +33,7 @@ from typing import Any
 from precflow.agent.contract import NOISE_FILE
 from precflow.agent.session import environment
 
-from . import baselines, cases, diagnosis, hosts, margins, peer, running, score
+from . import baselines, by_seed, cases, diagnosis, hosts, margins, peer, running, score
 from .cases import Case
 from .faults import KINDS, kinds_of
 
@@ -200,6 +200,7 @@ def write(lines: Sequence[dict[str, Any]], folder: Path) -> str:
     for dtype, points in score.curve(good).items():
         measured = "rho" if dtype == "float32" else "residue"
         text += f"\nDetected by {measured}, {dtype}: " + ", ".join(f"{decade} {share}" for decade, share in points) + "\n"
+    text += f"\nBy seed:\n\n{by_seed.tables(lines, rules_known())}"
     text += f"\nRuns beyond their limits and lines, had these been moved:\n\n{margins.move_lines(good)}\n"
     (folder / "table.md").write_text(text)
     (folder / "table.json").write_text(json.dumps({"lines": frozen, "cases": lines}, indent=1) + "\n")

@@ -171,13 +171,18 @@ def test_a_case_is_found_and_a_control_is_silent(small, tmp_path, monkeypatch):
     text = bench.write(lines, tmp_path)
     assert "| float32 | precflow | 2/2 | 2/2 |" in text
     assert "| float32 | chunk8r+vec2 | 1 | 0 |" in text
+    assert "| seed 0 | float32 |\n|---|--:|\n| crashed | 0 |\n| faults that do something (that do nothing) | 2 (0) |" in text
+    assert "| detected | 2/2 |" in text
+    assert "| controls: alarms | 0/1 |" in text
 
 
 def test_a_case_that_crashed_counts_as_a_fault_that_was_not_found(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "run", lambda *_: 1 / 0)
     line = bench.run_safely(cases.by_name("layer_norm_epsilon-lstm-float32-0"), tmp_path, tmp_path)
     assert (line["dtype"], line["group"]) == ("float32", "single")
-    assert "| float32 | single | 1 | 0/1 | - |" in bench.write([line], tmp_path)
+    text = bench.write([line], tmp_path)
+    assert "| float32 | single | 1 | 0/1 | - |" in text
+    assert "| crashed | 1 |" in text
 
 
 def test_a_stopped_run_goes_on_where_it_was(small, tmp_path, monkeypatch):
