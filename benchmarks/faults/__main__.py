@@ -112,7 +112,7 @@ def run_safely(case: Case, folder: Path, kept: Path) -> dict[str, Any]:
     try:
         return run(case, folder, kept)
     except Exception:  # noqa: BLE001  whatever it is, the next case goes on
-        about = {name: getattr(case, name) for name in ("name", "group", "dtype")}
+        about = {name: getattr(case, name) for name in ("name", "group", "dtype", "seed")}
         return {**about, "crash": traceback.format_exc()}
 
 
