@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -230,10 +229,11 @@ def test_the_packed_agent_alone_is_enough(tmp_path):
 def test_ranks_write_one_dump(tmp_path, warm_server):
     """Two processes as torchrun starts them, with gloo: rank 0 seals for both, and names what each was fed."""
     script = """
-        import sys, torch, precflow
+        import os, sys, torch, precflow
         import torch.distributed as group
         from torch.nn.parallel import DistributedDataParallel
-        group.init_process_group("gloo")
+        # They meet in a file: a port that was free a moment ago may be another test's by now.
+        group.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(os.environ["RANK"]), world_size=2)
         torch.manual_seed(1)
         net = DistributedDataParallel(torch.nn.Linear(4, 2))
         with precflow.capture(net.module, sys.argv[1], phase=["forward", "gradient"]) as recorder:
@@ -242,14 +242,11 @@ def test_ranks_write_one_dump(tmp_path, warm_server):
         group.destroy_process_group()
     """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     with (tmp_path / "said").open("wb") as said:
         ranks = [
             warm_server.popen(
-                ["train.py", "dump"],
+                ["train.py", "dump", str(tmp_path / "meeting")],
                 cwd=tmp_path,
                 env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
                 out=said.fileno(),
