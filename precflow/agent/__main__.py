@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Optional, Sequence
 
 from precflow import __version__
-from precflow.agent import memory, ranks, request, worker
+from precflow.agent import ranks, request, worker
 from precflow.agent.contract import LOG_FILE
 from precflow.agent.events import Events, claim_stdout
 from precflow.agent.failures import AgentError
@@ -42,7 +42,6 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if len(words) != 1 or words[0].startswith("-"):
         sys.stderr.write(USAGE + "\n")
         return 0 if words in (["-h"], ["--help"]) else 2
-    memory.keep_freed()
     return _serve(words[0], Events(claim_stdout()))
 
 
@@ -101,7 +100,6 @@ def _serve_many(judge: int) -> int:
     ends in the same way, so that the judge sees the signal or the exit code.
     """
     faulthandler.enable()
-    memory.keep_freed()
     stream = claim_stdout()
     events = Events(stream)
     die_with(judge)
