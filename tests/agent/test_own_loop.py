@@ -226,7 +226,7 @@ def test_the_packed_agent_alone_is_enough(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranks_write_one_dump(tmp_path, warm_server):
+def test_ranks_write_one_dump(tmp_path):
     """Two processes as torchrun starts them, with gloo: rank 0 seals for both, and names what each was fed."""
     script = """
         import os, sys, torch, precflow
@@ -245,13 +245,12 @@ def test_ranks_write_one_dump(tmp_path, warm_server):
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     with (tmp_path / "said").open("wb") as said:
         ranks = [
-            warm_server.popen(
-                ["train.py", "dump", str(tmp_path / "meeting")],
+            subprocess.Popen(
+                [sys.executable, "train.py", "dump", str(tmp_path / "meeting")],
                 cwd=tmp_path,
-                env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
-                out=said.fileno(),
-                err=said.fileno(),
-                module="",
+                env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
+                stdout=said,
+                stderr=said,
             )
             for rank in ("0", "1")
         ]
