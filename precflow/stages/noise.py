@@ -147,6 +147,7 @@ def _compare_complete(
     """
 
     def check(*_: int) -> None:
+        """Stop a comparison that nobody waits for any more."""
         if abandoned.is_set():
             raise CancelledError
 
