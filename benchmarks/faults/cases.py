@@ -86,6 +86,8 @@ def _draw(kind: Kind, host: str, dtype: str, rng: random.Random) -> Fault:
     """Draw a call and a size."""
     fits = _candidates(kind, host, dtype)
     chosen = rng.choice(fits)
+    if kind.of == "weights" and kind.reach == "one" and not chosen.own_weight:  # drawn again, so that other cases stay
+        chosen = rng.choice([site for site in fits if site.own_weight])
     calls: Sequence[Site] = (chosen,)
     if kind.reach == "module":
         calls = [site for site in fits if site.name[:2] == chosen.name[:2]]

@@ -37,6 +37,7 @@ class Site(NamedTuple):
         by_sample: Its mask is not the same for all samples.
         strided: Its second tensor is no contiguous one.
         weighted: It has a weight, as some norms have and some have not.
+        own_weight: Its weight is the parameter ``weight`` of the module that runs it, and no slice of another tensor.
     """
 
     name: CallName
@@ -49,6 +50,7 @@ class Site(NamedTuple):
     by_sample: bool
     strided: bool
     weighted: bool
+    own_weight: bool
 
     @classmethod
     def of(cls, name: CallName, call: Call, owner: torch.nn.Module | None) -> Site:
@@ -64,7 +66,11 @@ class Site(NamedTuple):
         by_sample = bool(masks) and not torch.equal(masks[0], masks[0][:1].expand_as(masks[0]))
         weighted = isinstance(call.given(2, "weight"), Tensor)
         strided = len(tensors) > 1 and not tensors[1].is_contiguous()
-        return cls(name, shape, type(owner).__name__, bool(masks), scalar, grad, halves, by_sample, strided, weighted)
+        weight = getattr(owner, "weight", None)
+        own_weight = weight is not None and call.given(1, "weight") is weight
+        return cls(
+            name, shape, type(owner).__name__, bool(masks), scalar, grad, halves, by_sample, strided, weighted, own_weight
+        )
 
 
 @dataclass(frozen=True)

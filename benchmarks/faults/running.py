@@ -191,7 +191,7 @@ def _make_backward(kind: Kind, size: float, chip: Chip, found: dict[CallName, Ef
         work = _Work(name, call, places, named, kind, size, chip, found)
         tensors = [*(call.args[place] for place in places), *(call.kwargs[key] for key in named)]
         for position, tensor in enumerate(tensors):
-            if tensor.is_leaf:
+            if _is_of_a_leaf(tensor):
                 tensor.register_hook(functools.partial(work.changed, position, len(tensors)))
         made.register_hook(work.arrive)
         node = _computing_node(made.grad_fn)
@@ -204,6 +204,11 @@ def _make_backward(kind: Kind, size: float, chip: Chip, found: dict[CallName, Ef
 
 def _needs_gradient(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _is_of_a_leaf(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a parameter or a slice of one, such as the weight of one expert of several."""
+    return tensor.is_leaf or (tensor._base is not None and tensor._base.is_leaf)  # noqa: SLF001  there is no public way
 
 
 def _computing_node(node: Any) -> Any:

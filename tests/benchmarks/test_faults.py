@@ -146,6 +146,47 @@ def test_every_fault_changes_its_call(name):
     assert max(one.rho for one in found.values()) > 1
 
 
+class Stacked(torch.nn.Module):
+    """Two matrices in one parameter, as a mixture of experts has them, and a layer with a weight of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.both, self.last = torch.nn.Parameter(draw(2, 12, 12)), torch.nn.Linear(12, 4)
+
+    def forward(self, values):
+        return self.last(functional.linear(functional.linear(values, self.both[0]), self.both[1]))
+
+
+@pytest.fixture
+def stacked(monkeypatch):
+    """Add the model with two matrices in one parameter to the hosts."""
+    host = Host("stacked", lambda _: Stacked(), lambda dtype: {"values": draw(5, 12).to(dtype)}, lambda made: made)
+    monkeypatch.setitem(HOSTS, "stacked", host)
+    cases.sites_of.cache_clear()
+    return host
+
+
+def _gradients_of(host, fault=None):
+    model, inputs = host.make(torch.float32), host.inputs(torch.float32)
+    with chips.Chip(()) as chip, Calls(model, running._install(fault, model, inputs, chip, {}) if fault else {}):
+        host.run(model, inputs, backward=True)
+    return model.both.grad
+
+
+def test_a_fault_in_the_gradient_of_a_slice_reaches_the_whole_parameter(stacked):
+    right = _gradients_of(stacked)
+    wrong = _gradients_of(stacked, cases.Fault("weight_gradient_of_fewer_rows", (CallName("", 0, "linear", 1),), 0.25))
+    assert bool(right.all())
+    assert not wrong[1, -3:].any()
+    right[1, -3:] = 0
+    assert torch.equal(wrong, right)
+
+
+def test_another_weight_is_drawn_where_the_first_is_no_parameter(stacked):
+    drawn = [cases.make_single(faults.KINDS["one_weight_differs"], "stacked", "float32", seed) for seed in range(9)]
+    assert {case.faults[0].calls for case in drawn} == {(CallName("last", 0, "linear", 0),)}
+
+
 def options(tmp_path, **given):
     whole = {
         "hosts": ["small"],
