@@ -6,7 +6,8 @@
     python -m benchmarks.faults --groups control --seeds 1-9 --one-type   each kind and seed once, in a type that is drawn
     python -m benchmarks.faults --case mask_dropped-decoder-float32-0     one case, with all that was said of it
     python -m benchmarks.faults --peer ...                  the same cases under msprobe, for the same table
-    python -m benchmarks.faults --table                     only the table of what is there
+    python -m benchmarks.faults --table                     only the tables of what is there
+    python -m benchmarks.faults --table --write docs/benchmarks --fill docs/faults.md   and write them there
 
 Each finished case is a line of ``results.jsonl`` in ``--folder``; a run that was stopped goes on where it was. ``table.md`` and
 ``table.json`` are written at the end. Without ``diffusers`` the hosts ``unet`` and ``dit`` are left out.
@@ -33,7 +34,7 @@ from typing import Any
 from precflow.agent.contract import NOISE_FILE
 from precflow.agent.session import environment
 
-from . import baselines, by_seed, cases, diagnosis, hosts, margins, peer, running, score
+from . import baselines, cases, diagnosis, document, hosts, margins, peer, running, score, tables
 from .cases import Case
 from .faults import KINDS, kinds_of
 
@@ -190,18 +191,15 @@ def rules_known() -> frozenset[str]:
 
 
 def write(lines: Sequence[dict[str, Any]], folder: Path) -> str:
-    """Write ``table.md`` and ``table.json``, and return the table."""
+    """Write ``table.md`` and ``table.json``, and return the tables."""
     frozen = ", ".join(f"{name} {hashlib.blake2b((_ROOT / name).read_bytes(), digest_size=8).hexdigest()}" for name in _LINES)
     good = [line for line in lines if "crash" not in line]
     add_peer(good, folder)
     score.add_scores(good)
     crashes = [line["name"] for line in lines if "crash" in line]
-    text = score.table(lines, rules_known()) + f"\nFrozen lines: {frozen}. Crashes: {', '.join(crashes) or 'none'}.\n"
-    for dtype, points in score.curve(good).items():
-        measured = "rho" if dtype == "float32" else "residue"
-        text += f"\nDetected by {measured}, {dtype}: " + ", ".join(f"{decade} {share}" for decade, share in points) + "\n"
-    text += f"\nBy seed:\n\n{by_seed.tables(lines, rules_known())}"
-    text += f"\nRuns beyond their limits and lines, had these been moved:\n\n{margins.move_lines(good)}\n"
+    text = tables.whole(lines, rules_known()) + f"\nFrozen lines: {frozen}. Crashes: {', '.join(crashes) or 'none'}.\n"
+    for name, table in document.make(lines, rules_known()).items():
+        text += f"\n{name.capitalize()}:\n\n{table}\n"
     (folder / "table.md").write_text(text)
     (folder / "table.json").write_text(json.dumps({"lines": frozen, "cases": lines}, indent=1) + "\n")
     return text
@@ -229,8 +227,9 @@ def main() -> None:
     parser.add_argument("--groups", type=_words, default=["single", "several", "control"], help="single, several, control")
     parser.add_argument("--case", help="run one case by its name and print all of it")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="write faults.md and faults.svg there too")
+    parser.add_argument("--fill", type=Path, metavar="PAGE", help="replace the tables of this page, such as docs/faults.md")
     parser.add_argument("--peer", action="store_true", help="run the same cases under msprobe, which has to be installed here")
-    parser.add_argument("--table", action="store_true", help="run nothing, make the table of what is there")
+    parser.add_argument("--table", action="store_true", help="run nothing, make the tables of what is there")
     options = parser.parse_args()
     options.folder = options.folder.absolute()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -245,13 +244,15 @@ def main() -> None:
 
 
 def _print(lines: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Print the table, and write it where it was asked for."""
+    """Print the tables, and write them where it was asked for."""
     text = write(lines, options.folder)
     if options.write:
         options.write.mkdir(parents=True, exist_ok=True)
         (options.write / "faults.md").write_text(text)
         (options.write / "faults.svg").write_text(margins.draw(lines))
     print(text)
+    if options.fill:
+        options.fill.write_text(document.fill(options.fill.read_text(), document.make(lines, rules_known())))
 
 
 def _run_one(options: argparse.Namespace) -> None:

@@ -1,10 +1,12 @@
 """The benchmark of known faults: its truth does not come from precflow, so it is checked here against known numbers."""
 
 import argparse
+import itertools
 import json
 import math
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch.nn import functional
 
 import precflow
 from benchmarks.faults import __main__ as bench
-from benchmarks.faults import cases, chips, effect, faults, hosts, margins, running, score
+from benchmarks.faults import cases, chips, document, effect, faults, hosts, margins, running, score, tables
 from benchmarks.faults.calls import Call, CallName, Calls
 from benchmarks.faults.hosts import HOSTS, Host
 from precflow.dumps.reader import Dump
@@ -210,11 +212,23 @@ def test_a_case_is_found_and_a_control_is_silent(small, tmp_path, monkeypatch):
     assert lines[0]["faults"][0]["effects"][0]["rho"] > 8
     assert all(line["scores"]["first_digest"]["named"] for line in lines)
     text = bench.write(lines, tmp_path)
-    assert "| float32 | precflow | 2/2 | 2/2 |" in text
-    assert "| float32 | chunk8r+vec2 | 1 | 0 |" in text
-    assert "| seed 0 | float32 |\n|---|--:|\n| crashed | 0 |\n| faults that do something (that do nothing) | 2 (0) |" in text
-    assert "| detected | 2/2 |" in text
+    assert "| method, float32 | detected | first name right |" in text
+    assert "| precflow | 2/2 | 2/2 |" in text
+    assert "| float32 | chunk8r+vec2 | 1 | 0/1 |" in text
+    assert (
+        "Seed 0:\n\n| | float32 |\n|---|--:|\n| faults that do something (that do nothing) | 2 (0) |\n| detected | 2/2 |"
+        in text
+    )
     assert "| controls: alarms | 0/1 |" in text
+    made = document.make(lines, bench.rules_known())
+    page = "".join(
+        f"<!-- table: {name} -->\n\n| old |\n| msprobe, measured earlier |\n\nWords.\n" for name in [*made, "seed 9"]
+    )
+    filled = document.fill(page, made)
+    assert f"<!-- table: seed 0 -->\n\n{made['seed 0']}\n| msprobe, measured earlier |\n\nWords.\n" in filled
+    assert filled.count("| old |") == 1
+    with pytest.raises(ValueError, match="<!-- table: seed 0 -->"):
+        document.fill("nothing", made)
 
 
 def test_a_case_that_crashed_counts_as_a_fault_that_was_not_found(tmp_path, monkeypatch):
@@ -222,8 +236,21 @@ def test_a_case_that_crashed_counts_as_a_fault_that_was_not_found(tmp_path, monk
     line = bench.run_safely(cases.by_name("layer_norm_epsilon-lstm-float32-0"), tmp_path, tmp_path)
     assert (line["dtype"], line["group"]) == ("float32", "single")
     text = bench.write([line], tmp_path)
-    assert "| float32 | single | 1 | 0/1 | - |" in text
+    assert "| float32 | single | 1 | 1 (0) | 0/1 | 0/1 |" in text
     assert "| crashed | 1 |" in text
+
+
+def test_the_page_has_a_place_for_every_table():
+    """Those of a run of seeds 0 to 5, which all crashed, and of controls."""
+    about = {"dtype": "float32", "crash": ""}
+    lines = [
+        {**about, "name": "output_scaled-x", "group": group, "seed": seed, "dtype": dtype}
+        for group, seed, dtype in itertools.product(["single", "2 faults", "control"], range(6), cases.DTYPES)
+    ]
+    made = document.make(lines, frozenset())
+    page = (Path(bench.__file__).parents[2] / "docs" / "faults.md").read_text()
+    assert {f"seed {seed}" for seed in range(6)} | {"limits moved", "families", "controls"} <= set(made)
+    assert document.fill(page, made) != page
 
 
 def test_a_stopped_run_goes_on_where_it_was(small, tmp_path, monkeypatch):
@@ -375,9 +402,8 @@ def test_the_table_says_how_many_faults_are_found_in_16_bits_as_well():
     silent = {**said, "verdict": "aligned"}
     lines = [{**LINE, "seed": seed, "said": said} for seed in range(3)]
     lines += [{**LINE, "seed": seed, "dtype": "bfloat16", "said": said if seed else silent} for seed in range(4)]
-    assert "found of those" not in score._across_types(lines[3:])
-    text = score._across_types(lines)
-    assert "bfloat16: found of those that float32 finds: 2/3; 25.0 % of the compared records" in text
+    assert not tables.compare_types(lines[3:])
+    assert tables.compare_types(lines) == "bfloat16: found of those that float32 finds: 2/3"
     drawn = margins.draw(lines)
     assert drawn.count("<circle") == 7
     assert "bfloat16, missed" in drawn
