@@ -238,6 +238,13 @@ def _loss_of_difference(function: Callable[[Array], Array]) -> Callable[[_Given]
     return lambda given: _reduce_loss(given, function(given.tensor(0, "input") - given.tensor(1, "target")), 4)
 
 
+def _bend(x: Array, slopes: Array) -> Array:
+    """Multiply what is below zero by one slope, or by one for each index of the second axis."""
+    slope = slopes.reshape(-1, *([1] * (x.ndim - 2))) if slopes.size > 1 else slopes.reshape(())
+    bent: Array = np.where(x < 0.0, x * slope, x)
+    return bent
+
+
 def _pointwise(function: Callable[[Array], Array]) -> Callable[[_Given], Array]:
     return lambda given: function(given.tensor(0, "input"))
 
@@ -273,6 +280,8 @@ _OPERATORS: dict[str, Callable[[_Given], Array]] = {
     "sigmoid": _pointwise(_sigmoid),
     "silu": _pointwise(lambda x: x * _sigmoid(x)),
     "relu": _pointwise(lambda x: np.maximum(x, 0.0)),
+    "leaky_relu": lambda given: _bend(given.tensor(0, "input"), np.asarray(float(given.text(1, "negative_slope", "0.01")))),
+    "prelu": lambda given: _bend(given.tensor(0, "input"), given.tensor(1, "weight")),
     **{name: _pointwise(getattr(np, name)) for name in ("tanh", "exp", "log", "sqrt", "sin", "cos", "abs")},
     "embedding": lambda given: given.tensor(1, "weight")[given.tensor(0, "input")],
     "neg": _pointwise(np.negative),

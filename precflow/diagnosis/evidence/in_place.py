@@ -241,6 +241,7 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
         "few_rows": len(places.find_few(error.reshape(-1, error.shape[-1]), 0)),
         "border": places.describe_border(error, is_known=zero_share is not None and zero_share > _ZERO),
         "zero_share": zero_share,
+        "zero_block": places.measure_zero_block(here, there),
         "clamp_value": clamp[0] if clamp else None,
         "clamp_share": clamp[1] if clamp else None,
         "sign_share": places.measure_sign_share(here, there),

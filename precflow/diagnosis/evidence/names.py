@@ -256,6 +256,7 @@ _SUSPECT = {
     "variant": EvidenceName(
         "computed exactly as",
         "Way to compute the operator that gives the target's output: gelu_tanh, gelu_erf, gelu_sigmoid, straight_lines,"
+        " other_slope,"
         " no_weight, no_bias, no_weight_and_bias, weight_plus_one, not_centred, unbiased_variance, other_groups, uniform,"
         " other_axis, last_keys_ignored, last_terms_left_out, transposed, memory_order, only_first, only_second, norm_added,"
         " rows_shifted, terms_left_out, terms_added_twice, positions_shifted, inputs_in_bfloat16, inputs_in_float16;"
@@ -281,6 +282,9 @@ _SUSPECT = {
     "border": EvidenceName("the error is only at", "Which end of which axis; empty if it is not at a border."),
     "zero_share": EvidenceName(
         "error where the target is zero", "Share of the error's energy where the reference is not zero."
+    ),
+    "zero_block": EvidenceName(
+        "share of the block that is zero", "Of the smallest block around these zeros: 1 for a part that was not written."
     ),
     "clamp_value": EvidenceName("cut off at", "Largest or smallest value of the target, which several elements have."),
     "clamp_share": EvidenceName("explained by the cut", "Share of the error's energy, 0 to 1."),

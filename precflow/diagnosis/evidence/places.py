@@ -202,6 +202,24 @@ def measure_zero_share(reference: Floats, target: Floats) -> float | None:
     return float(np.sum(error[(target == 0.0) & (reference != 0.0)])) / total if 0.0 < total < np.inf else None
 
 
+def measure_zero_block(reference: Floats, target: Floats) -> float | None:
+    """Return which share of the block around the zeros is zero; ``None`` without zeros in place of values.
+
+    What a kernel did not write is zero as a whole. A maximum that starts at zero leaves the negative values out, and others
+    stand between them.
+
+    >>> measure_zero_block(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 0.0, 0.0]))
+    1.0
+    >>> measure_zero_block(np.array([1.0, -2.0, 3.0, -4.0]), np.array([1.0, 0.0, 3.0, 0.0]))
+    0.6666666666666666
+    """
+    lost = (target == 0.0) & (reference != 0.0)
+    if not lost.any():
+        return None
+    block = tuple(slice(int(places.min()), int(places.max()) + 1) for places in np.nonzero(lost))
+    return float(np.count_nonzero(lost[block]) / np.count_nonzero(reference[block]))
+
+
 def measure_clamp_share(reference: Floats, target: Floats) -> tuple[float, float] | None:
     """Return the value at which the target is cut off, and the share of the error's energy there.
 

@@ -36,6 +36,7 @@ _WHOLE = 0.1  # distance from a whole number at which a term is that many times 
 _AXES = 4  # of an operand, up to which every order of its memory is tried
 _LARGE = 1 << 20  # elements of an operand from which on only its last two axes are exchanged
 _MATRIX = 2  # axes
+_FEWEST_TO_FIT = 8  # elements for each slope that is fitted
 _EPSILONS = (1e-5, 1e-6)  # of norms, as models have them
 _ROWS = 16  # from which on the factor and the offset of a column are told
 _FAR_BETTER = 0.01  # what a norm leaves of the error, over what the same fit leaves without it
@@ -161,6 +162,55 @@ def _vary_activation(call: _TargetCall) -> Variants:
         return
     hard = np.clip(x / 6.0 + 0.5, 0.0, 1.0)  # hardsigmoid, and with x before it hardswish
     yield "straight_lines", x * hard if call.operator == "silu" else hard
+
+
+def _vary_slope(call: _TargetCall) -> Variants:
+    """Yield a ``prelu`` or ``leaky_relu`` whose negative side has other slopes: one for each weight, fitted by least squares.
+
+    The other slopes are told where they are the negatives of the right ones, or those of other channels.
+    """
+    x = call.tensor(0, "input")
+    if x is None or x.shape != call.target.shape or not np.isfinite(call.target).all():
+        return
+    if call.operator == "leaky_relu":
+        weights = np.asarray([float(call.text(1, "negative_slope", "0.01"))])
+    else:
+        given = call.tensor(1, "weight")
+        if given is None:
+            return
+        weights = given.reshape(-1)
+    axis = 1 if x.ndim > 1 and len(weights) > 1 else None  # channels stand in the second axis
+    if axis is not None and x.shape[axis] != len(weights):
+        return
+    low = np.minimum(x, 0.0)
+    others = None if axis is None else tuple(other for other in range(x.ndim) if other != axis)
+    energy = np.sum(low * low, axis=others, keepdims=True)
+    product = np.sum(low * call.target, axis=others, keepdims=True)
+    right = weights.reshape([-1 if other == axis else 1 for other in range(x.ndim)])
+    slopes = np.divide(product, energy, out=np.broadcast_to(right, product.shape).copy(), where=energy > 0.0)
+    if x.size < _FEWEST_TO_FIT * len(weights):
+        return
+    yield f"other_slope: {_describe_slopes(slopes.reshape(-1), weights)}", np.maximum(x, 0.0) + slopes * low
+
+
+def _describe_slopes(slopes: Array, right: Array) -> str:
+    """Say how slopes come from the right ones, or what they are.
+
+    >>> _describe_slopes(np.array([-0.25]), np.array([0.25])), _describe_slopes(np.array([0.01]), np.array([0.1]))
+    ('the negative of what it should be', '0.01')
+    >>> _describe_slopes(np.array([0.3, 0.1, 0.2]), np.array([0.1, 0.2, 0.3]))
+    'those of other channels'
+    """
+
+    def is_near(wanted: Array) -> bool:
+        return bool(np.allclose(slopes, wanted, rtol=_WHOLE / 10, atol=1e-6))
+
+    if is_near(-right):
+        return "the negative of what it should be"
+    if len(slopes) > 1:
+        same = np.allclose(np.sort(slopes), np.sort(right), rtol=_WHOLE / 10, atol=1e-6)
+        return "those of other channels" if same else f"{slopes.min():.3g} to {slopes.max():.3g}"
+    return f"{float(slopes[0]):.3g}"
 
 
 def _vary_norm(call: _TargetCall) -> Variants:
@@ -399,6 +449,7 @@ def _vary_embedding(call: _TargetCall) -> Variants:
 
 _FAMILIES: dict[str, Callable[[_TargetCall], Variants]] = {
     **dict.fromkeys(("gelu", "silu", "sigmoid"), _vary_activation),
+    **dict.fromkeys(("prelu", "leaky_relu"), _vary_slope),
     **dict.fromkeys(("layer_norm", "rms_norm", "group_norm"), _vary_norm),
     "batch_norm": _vary_batch_norm,
     "softmax": _vary_softmax,

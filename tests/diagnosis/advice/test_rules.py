@@ -323,6 +323,7 @@ TABLE = [
     ("PF228", ALONE, {**ALONE, "family": "random"}),
     ("PF228", ROW, {**ROW, **MASK, "family": "softmax"}),
     ("PF228", {**ALONE, **MASK}, {**ROW, **TAIL}),
+    ("PF228", ROW, {**ROW, "border": "both ends of axis 2, 2 of 40", "zero_share": 0.0}),  # another padding
     ("PF228", {**ALONE, **CUT}, {**ALONE, **CUT, "isolated_extreme": True}),
     ("PF211", {"scale_slope": 1.5, "scale_share": 0.999}, {"scale_slope": 1.5, "scale_share": 0.999, **ALONE}),
     ("PF212", {"family": "activation"}, {"family": "activation", **ALONE}),
@@ -485,6 +486,8 @@ def test_names_in_tests_are_evidence():
         ),
         ("PF306", {"first_sample_right": True, "reference_shape": [3, 4, 8, 8]}, "likely"),
         ("PF306", {"first_sample_right": True, "reference_shape": [2, 4, 8, 8]}, "possible"),
+        ("PF221", TAIL, "likely"),
+        ("PF221", {**TAIL, "zero_block": 0.6}, "possible"),  # values stand between the zeros
         ("PF214", {**EPSILON, "epsilon_share": 0.9}, "likely"),
         ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "inputs_equal": False}, "likely"),
         ("PF102", {**MATMUL, "matmul_switches": ["target: matmul.allow_hf32=True"]}, "likely"),

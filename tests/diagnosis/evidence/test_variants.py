@@ -50,6 +50,7 @@ PLANTED = {  # variant: operator, arguments, inputs, right, wrong
     "gelu_tanh": ("gelu", {}, (X,), functional.gelu, gelu_by_tanh),
     "gelu_erf": ("gelu", {"approximate": "'tanh'"}, (X,), gelu_by_tanh, functional.gelu),
     "straight_lines": ("silu", {}, (X,), functional.silu, functional.hardswish),
+    "other_slope": ("prelu", {}, (IMAGE, CHANNEL_GAIN), functional.prelu, lambda x, w: functional.prelu(x, w.flip(0))),
     "no_weight": ("layer_norm", NORM, NORMED, lambda x, _, w, b: norm(x, w, b), lambda x, _, w, b: norm(x, None, b)),
     "weight_plus_one": ("layer_norm", NORM, NORMED, lambda x, _, w, b: norm(x, w, b), lambda x, _, w, b: norm(x, 1 + w, b)),
     "not_centred": ("layer_norm", NORM, SHIFTED, lambda x, _, w: norm(x, w, None), lambda x, _, w: rms(x, w)),
