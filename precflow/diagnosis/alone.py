@@ -97,6 +97,8 @@ def _judge(
     own: Evaluated, run: SideNumbers, evaluated: Sequence[Evaluated], operators: Mapping[str, str]
 ) -> IntroducedError | None:
     """Judge a run alone as if it were the target's call in the run."""
+    # At the same inputs partial sums are off by as much.
+    run = replace(run, partial_sums=run.partial_sums or own.sides["target"].partial_sums)
     alone = replace(own, sides={**own.sides, "target": run})
     others = [one for one in evaluated if operators.get(one.call) == operators.get(own.call) and one is not own]
     decided = decide_all([alone, *others], operators)

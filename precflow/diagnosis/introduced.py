@@ -73,6 +73,8 @@ class SideNumbers:
         misplaced: Number of elements that are NaN, infinite or a mask fill on one of the two only, or integers that differ.
         control: The four residues of float64 at the same inputs, rounded once to the type.
         errors: What standards asked for, see :mod:`precflow.agent.replay.errors`; empty if none did.
+        partial_sums: ``eta`` and ``worst_row`` of a chip that rounds partial sums at these inputs, see
+            :mod:`precflow.agent.replay.partial_sums`; empty where the error is near the reference's, and where it is not known.
     """
 
     dtype: str
@@ -92,6 +94,7 @@ class SideNumbers:
     misplaced: int = 0
     control: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, Any] = field(default_factory=dict)
+    partial_sums: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,8 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
     rho = target.eta / own
     # A reference that is itself far from float64 (TF32 on the GPU, a composition that is not this operator's) still serves as
     # the scale: rho then only asks whether the target is much worse.
-    by_size = _make(evaluated, "rho", rho, _line_of(evaluated), is_systematic=abs(target.cosine) > lines.TRUNCATION_COSINE)
+    line = max(_line_of(evaluated), _allow_partial_sums(target, "eta", own))
+    by_size = _make(evaluated, "rho", rho, line, is_systematic=abs(target.cosine) > lines.TRUNCATION_COSINE)
     if -math.log2(target.unit) >= lines.FINE_DIGITS or by_size.is_fault:
         return by_size
     return max([by_size, *_judge_residue(evaluated, reference, target, usual or {})], key=lambda found: found.share)
@@ -275,7 +279,8 @@ def _judge_sums(evaluated: Evaluated, reference: SideNumbers, target: SideNumber
     """Yield what the size of the error says of what adds up, where the reference is of the same type.
 
     The error is scaled by what is added up, which hides a wrong row or element; and variance and largest element say nothing,
-    because partial sums may be rounded. But then the reference's own error is of the same kind.
+    because partial sums may be rounded. So it is held to what rounded partial sums are off by at the same inputs, where that is
+    known, and else to the reference's own error alone.
     """
     if evaluated.kind not in _ROUNDING_INSIDE or reference.dtype != target.dtype or target.elements < lines.FEWEST_ELEMENTS:
         return
@@ -283,11 +288,25 @@ def _judge_sums(evaluated: Evaluated, reference: SideNumbers, target: SideNumber
         # Where a sum cancels, rounded partial sums leave more than the rounding of the result, which is all that another
         # reference may show.
         least = max(reference.eta or 0.0, lines.SMALLEST_ERROR * target.unit)
-        yield _make(evaluated, "rho", (target.eta or 0.0) / least, lines.MATMUL_IN_16_BITS)
+        yield _make(evaluated, "rho", (target.eta or 0.0) / least, _line_of_sums(target, "eta", least))
         return
-    for name, own, value in (("rho", reference.eta, target.eta), ("worst_row", reference.worst_row, target.worst_row)):
+    for measure, name in (("rho", "eta"), ("worst_row", "worst_row")):
+        own, value = getattr(reference, name), getattr(target, name)
         if own and value is not None:
-            yield _make(evaluated, name, value / own, lines.MATMUL_IN_16_BITS)
+            yield _make(evaluated, measure, value / own, _line_of_sums(target, name, own))
+
+
+def _line_of_sums(target: SideNumbers, name: str, own: float) -> float:
+    """Return the line of a 16-bit sum's ``eta`` or ``worst_row``, in units of the reference's own."""
+    if name not in target.partial_sums:
+        return lines.MATMUL_IN_16_BITS
+    return max(lines.SUMS_IN_16_BITS, _allow_partial_sums(target, name, own))
+
+
+def _allow_partial_sums(target: SideNumbers, name: str, own: float) -> float:
+    """Return what a chip that rounds partial sums may be off by, in units of the reference's own; 0 where it is not known."""
+    factor = lines.PARTIAL_SUMS if name == "eta" else lines.PARTIAL_SUMS_ROW
+    return factor * target.partial_sums.get(name, 0.0) / own
 
 
 def _read_residue(numbers: SideNumbers, name: str) -> float:
@@ -334,8 +353,8 @@ def _measure_factor_share(evaluated: Evaluated, reference: SideNumbers, target: 
     rest = target.eta * math.sqrt(max(0.0, 1.0 - target.cosine**2)) / least
     if -math.log2(target.unit) >= lines.FINE_DIGITS:
         return rest / _line_of(evaluated)
-    most = lines.MATMUL_IN_16_BITS if evaluated.kind in _ROUNDING_INSIDE else math.sqrt(lines.VARIANCE_ALONE)
-    return rest / most
+    adds = evaluated.kind in _ROUNDING_INSIDE
+    return rest / (_line_of_sums(target, "eta", least) if adds else math.sqrt(lines.VARIANCE_ALONE))
 
 
 def find_classes(operators: Mapping[str, str], named: Iterable[str]) -> dict[str, str]:

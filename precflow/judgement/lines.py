@@ -18,14 +18,23 @@ INTRODUCED_MATMUL = 64.0
 """The same for what multiplies and adds up. An accumulator that rounds towards zero reaches 34, TF32 and HF32 begin at 170."""
 
 MATMUL_IN_16_BITS = 8.0
-"""Line of a matmul's error, and of its worst row, over the reference's own, both in the same 16-bit type.
+"""Line of a matmul's error, and of its worst row, over the reference's own, both in the same 16-bit type, where it is not known
+what partial sums may be off by (a fused attention, a recurrent cell). The next three are for all others.
+"""
 
-It holds for single products and for gradients that go through one. A scaled row, a wrong element or exchanged rows are 6 to
-160, in the worst row 34 to 680. Correct chips: partial sums that are rounded to 16 bits reach 1.7 (worst row 2.2) if they are
-added in float32, and 3.1 (4.2) in eight parts that are added in 16 bits; functions that are off by two ulps 2.6 (3.3). Where
-terms cancel it is more: 3.6 (6.6) for the weight of an attention's keys, whose gradients add up to nothing, with features that
-lie far off. So the line is no lower, though a softmax whose backward was rounded to bfloat16 in float16 stays below it, at 5.5.
-A feature that is 40 times the others, over 512 terms in eight parts that are added in 16 bits, is beyond it: 8.6 (26).
+PARTIAL_SUMS, PARTIAL_SUMS_ROW = 3.0, 4.0
+"""Line of a 16-bit matmul's or sum's error, and of its worst row, over what the same operands give in 16 parts of at least 16
+terms, each rounded to the type and added in it, one after the other.
+
+Drawn products in 2 to 16 such parts, added in other orders, reach 2.1 (worst row 2.7), in 32 parts 2.6 (2.9). Many more parts
+are an accumulator that is kept in 16 bits: 256 reach 8.0 (9.1).
+"""
+
+SUMS_IN_16_BITS = 5.0
+"""The same over the reference's own error, which has to be passed too: many a chip does not add up in parts.
+
+Functions that are off by two ulps reach 2.6 (worst row 3.3). A softmax whose backward was rounded to bfloat16 in float16 is 5.5
+times the reference's own error, and 4.6 times that of partial sums.
 """
 
 FEWEST_ELEMENTS = 64

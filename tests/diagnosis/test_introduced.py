@@ -1,5 +1,6 @@
 """What the numbers of an evaluated call say: fault, note or nothing."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from precflow.agent.replay.numbers import measure
+from precflow.agent.replay.partial_sums import add_in_parts
 from precflow.diagnosis.introduced import Evaluated, SideNumbers, decide_all, decide_introduced, find_classes, group_by_call
 from precflow.judgement import lines
 
@@ -179,6 +181,94 @@ def test_partial_sums_that_are_rounded_are_no_fault_where_the_terms_cancel_eithe
     reference, target = (SideNumbers(**measure(made, exact, terms)) for made in (whole, total))
     assert target.eta > 2.5 * reference.eta
     assert not decide(reference, target, "matmul").is_fault
+
+
+def add_up(parts, order, dtype):
+    """Round float64 parts to a type and add them in it: one after the other, or neighbours first."""
+    parts = [part.to(dtype) for part in parts]
+    while len(parts) > 1:
+        pair = [parts[0] + parts[1]]
+        parts = [*parts[2:], *pair] if order == "neighbours" else [*pair, *parts[2:]]
+    return parts[0]
+
+
+def draw_product(kind, terms, dtype, seed):
+    """Return two operands, ``[32, terms]`` and ``[terms, 16]``."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (torch.randn(*shape, generator=generator) for shape in ((32, terms), (terms, 16)))
+    if kind == "features far off":
+        left[:, ::64] *= 40.0
+    if kind == "rows far off":  # times gradients that add up to nothing
+        left, right = left + 40 * torch.randn(32, 1, generator=generator), right - right.mean(0)
+    if kind == "attention":
+        left, right = (3 * left).softmax(-1), right + 5.0
+    if kind == "sum of rows":
+        left = torch.ones(32, terms)
+    if kind == "drift":
+        left, right = left.cumsum(1) / terms**0.5, right - right.mean(0)
+    return left.to(dtype), (right / terms**0.5).to(dtype)
+
+
+KINDS = ("plain", "features far off", "rows far off", "attention", "sum of rows", "drift")
+
+
+def measure_product(left, right, made):
+    """Return the numbers of one rounding, and of what was made with those of rounded partial sums beside it."""
+    wide, other = left.double(), right.double()
+    exact, terms = wide @ other, wide.abs() @ other.abs()
+    parts = add_in_parts(lambda part: part @ other, wide, (1,), left.dtype).to(left.dtype)
+    reference, target, summed = (measure(each, exact, terms) for each in (exact.to(left.dtype), made, parts))
+    sums = {name: summed[name] for name in ("eta", "worst_row")}
+    return SideNumbers(**reference), SideNumbers(**target, partial_sums=sums)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_way_to_add_up_to_16_rounded_parts_is_a_fault(kind, dtype):
+    far = 0
+    for seed, terms in enumerate((64, 512)):
+        left, right = draw_product(kind, terms, dtype, seed)
+        for count in {2, 4, min(16, terms // 16)}:
+            blocks = list(zip(left.double().tensor_split(count, 1), right.double().tensor_split(count, 0), strict=True))
+            strands = [(left.double()[:, start::count], right.double()[start::count]) for start in range(count)]
+            for parts, order in itertools.product((blocks, blocks[::-1], strands), ("one by one", "neighbours")):
+                made = add_up([one @ other for one, other in parts], order, dtype)
+                reference, target = measure_product(left, right, made)
+                assert not decide(reference, target, "matmul").is_fault, (terms, count, order)
+                far += decide(reference, replace(target, partial_sums={}), "matmul").is_fault
+    if kind == "rows far off":
+        assert far > 20  # without what partial sums may be off by
+
+
+@pytest.mark.parametrize("terms", [32, 64])
+@pytest.mark.parametrize("kind", ["plain", "attention"])
+def test_a_product_in_float16_that_went_through_bfloat16_is_a_fault(kind, terms):
+    left, right = draw_product(kind, terms, torch.float16, 0)
+    made = (left.double() @ right.double()).bfloat16().half()
+    found = decide(*measure_product(left, right, made), "matmul")
+    assert found.is_fault
+    assert 5.0 < found.rho < 9.0
+
+
+def test_the_error_of_partial_sums_moves_the_line_both_ways_and_without_it_the_line_is_fixed():
+    plain = {"eta": 1.0e-5, "worst_row": 1.0e-5, "variance": 1.0, "slope": 2.0, "curve": 3.0, "largest": 1.7}
+    reference = side(BFLOAT16, **plain)
+
+    def is_fault(times, **partial_sums):
+        target = side(BFLOAT16, **{**plain, "eta": times * 1e-5}, partial_sums=partial_sums)
+        return decide(reference, target, "matmul").is_fault
+
+    assert [is_fault(times) for times in (7.9, 8.1)] == [False, True]
+    assert [is_fault(times, eta=1.2e-5, worst_row=1.2e-5) for times in (4.9, 5.1)] == [False, True]
+    assert [is_fault(times, eta=2.5e-5, worst_row=2.5e-5) for times in (7.4, 7.6)] == [False, True]
+    assert [is_fault(times, eta=1e-3, worst_row=1e-3) for times in (290, 310)] == [False, True]
+
+
+def test_the_size_of_an_error_is_no_fault_either_where_partial_sums_are_off_by_as_much():
+    reference = side(BFLOAT16, eta=1.5e-3)
+    beyond = side(BFLOAT16, eta=0.3)
+    allowed = replace(beyond, partial_sums={"eta": 0.15, "worst_row": 0.15})
+    assert [decide(reference, each, "reduction").is_fault for each in (beyond, allowed)] == [True, False]
 
 
 def test_a_reference_in_another_type_is_no_control_of_the_residue():

@@ -31,6 +31,7 @@ from precflow.agent.replay import numbers, operators
 from precflow.agent.replay.calls import CannotCompute, GradientGraph, RecordedCall, SideTensors, TensorFiles, read_calls
 from precflow.agent.replay.errors import Asked, measure_errors, read_asked
 from precflow.agent.replay.gradients import GradientComputation
+from precflow.agent.replay.partial_sums import add_in_parts, add_partial_sums, find_summed
 from precflow.agent.replay.readings import Exact, adapt, choose_tolerance, measure_distance, outputs_of, run_closest, widen
 
 if TYPE_CHECKING:
@@ -183,6 +184,9 @@ def _evaluate(call: RecordedCall, kind: str, files: TensorFiles, asked: Asked) -
         if exact is None or not _are_equal(side.inputs, sides[order[position - 1]].inputs):
             exact = computation.run(side)
         results[name] = {index: measure_output(output, exact, index, asked) for index, output in side.outputs.items()}
+        kinds = dict.fromkeys(results[name], kind)
+        own = results.get(REFERENCE, {})
+        add_partial_sums(own, results[name], kinds, exact, functools.partial(computation.run_in_parts, side))
         if kind == operators.MOVEMENT:
             results[name].update(_compare_contents(side, exact, files))
     return [_join(call, index, kind, sides, results) for index in output_indices(call)]
@@ -197,6 +201,8 @@ def _evaluate_gradients(call: RecordedCall, graph: GradientGraph, files: TensorF
         side = read_side(call.sides[name], files)
         exact = computation.run(side.inputs, side.outputs)
         sides[name] = {index: measure_output(side.outputs[index], exact, index, asked) for index in exact.outputs}
+        in_parts = functools.partial(computation.run_in_parts, side.inputs, side.outputs)
+        add_partial_sums(sides.get(REFERENCE, {}), sides[name], computation.kinds, exact, in_parts)
     lines = []
     for result in graph.results:
         measured = {name: found[result.index] for name, found in sides.items() if result.index in found}
@@ -290,6 +296,7 @@ class Computation:
     """
 
     def __init__(self, call: RecordedCall, kind: str) -> None:
+        self._call = call
         self._moves = kind == operators.MOVEMENT
         if "half_to_float" in call.arguments:  # a softmax from float16 to float32; here all is float64
             call = call._replace(arguments={**call.arguments, "half_to_float": "False"})
@@ -313,6 +320,25 @@ class Computation:
         )
         self._readings = [reading]
         return Exact(outputs, self._add_terms(side))
+
+    def run_in_parts(self, side: SideValues) -> Dict[str, torch.Tensor]:
+        """Return the product of a side as a chip makes it that rounds its partial sums to the output's type.
+
+        Raises:
+            CannotCompute: What the operator sums over is not known.
+        """
+        ((index, output),) = side.outputs.items()
+        inputs = self._prepare(side.inputs)
+        path, axes = find_summed(self._call.operator, self._call.arguments, inputs)
+        (reading,) = self._readings
+
+        def compute(operand: torch.Tensor) -> torch.Tensor:
+            # In copies, because an operator in place writes to what it is given.
+            return outputs_of(reading.run({**self._prepare(side.inputs), path: operand.clone()}))[index]
+
+        bias = compute(torch.zeros_like(inputs[path]))  # what is added to the product
+        made = add_in_parts(lambda part: compute(part) - bias, inputs[path], axes, output.dtype)
+        return {index: numbers.round_once((made + bias).contiguous(), output.dtype)}
 
     def _add_terms(self, side: SideValues) -> Dict[str, torch.Tensor]:
         """Return the sums of absolute terms; empty if the operator is no sum, or none of the readings fits."""

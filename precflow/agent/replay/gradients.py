@@ -16,7 +16,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import torch
 
 from precflow.agent.replay import numbers, operators
-from precflow.agent.replay.calls import Function, GradientGraph, find_dtype, parse_argument
+from precflow.agent.replay.calls import CannotCompute, Function, GradientGraph, find_dtype, parse_argument
+from precflow.agent.replay.partial_sums import add_in_parts, find_summed_of_gradient
 from precflow.agent.replay.readings import (
     Exact,
     adapt,
@@ -109,6 +110,24 @@ class GradientComputation:
             inputs: The tensors of a side.
             recorded: Its gradients that are results, by index.
         """
+        return self._choose_results(self._add_up(inputs), recorded)
+
+    def run_in_parts(self, inputs: Mapping[str, torch.Tensor], recorded: Mapping[str, torch.Tensor]) -> Tensors:
+        """Return the gradients of a chip that rounds what leaves each function, and the parts of its sums.
+
+        See :mod:`precflow.agent.replay.partial_sums`. Those of functions whose sums are not known are left out.
+
+        Args:
+            inputs: The tensors of a side.
+            recorded: Its gradients that are results, by index.
+        """
+        exact = self._choose_results(self._add_up(inputs, in_parts=True), recorded)
+        return {
+            index: numbers.round_once(gradient.contiguous(), recorded[index].dtype) for index, gradient in exact.outputs.items()
+        }
+
+    def _add_up(self, inputs: Mapping[str, torch.Tensor], *, in_parts: bool = False) -> _Sums:
+        """Return the gradients of all tensors of the graph, by key."""
         sums: _Sums = {}
         for key, names in self._graph.parts.items():
             for name in names:
@@ -120,9 +139,9 @@ class GradientComputation:
                     arriving[path] = _take(inputs, self._graph.total[slot.key])
                 elif slot.key in sums:
                     arriving[path] = sums[slot.key]
-            for key, gradient in function.find_leaving(arriving, inputs):
+            for key, gradient in function.find_leaving(arriving, inputs, in_parts=in_parts):
                 _add(sums, key, gradient)
-        return self._choose_results(sums, recorded)
+        return sums
 
     def _choose_results(self, sums: _Sums, recorded: Mapping[str, torch.Tensor]) -> Exact:
         """Return the results that are known, and note their kinds."""
@@ -188,12 +207,15 @@ class _Differentiated:
         self._digits = [numbers.format_of(dtype).digits for dtype in floats]
         self._single = torch.float64 not in floats
 
-    def find_leaving(self, arriving: _Sums, values: Mapping[str, torch.Tensor]) -> List[Tuple[str, Optional[_Sum]]]:
+    def find_leaving(
+        self, arriving: _Sums, values: Mapping[str, torch.Tensor], *, in_parts: bool = False
+    ) -> List[Tuple[str, Optional[_Sum]]]:
         """Return what the function adds to the gradients of its inputs: their keys, and what is added.
 
         Args:
             arriving: Gradients of its outputs, by path; none of those that nothing depends on.
             values: The tensors of a side, by key.
+            in_parts: Round what arrives and leaves, and the parts of sums.
         """
         if not arriving:
             return []
@@ -203,7 +225,7 @@ class _Differentiated:
         if len(known) < len(arriving) or not (self._function.is_whole and self._is_real) or self._kind == operators.RANDOM:
             return lost
         try:
-            leaving = self._differentiate(known, values)
+            leaving = self._differentiate_in_parts(known, values) if in_parts else self._differentiate(known, values)
         except Exception:  # noqa: BLE001  a function is data: what torch makes of it says nothing of the others
             return lost
         digits = min([*self._digits, *[part.digits for part in known.values()]])
@@ -242,6 +264,55 @@ class _Differentiated:
         if self._name in _CONVERSIONS:
             (part,) = arriving.values()
             return {next(iter(self._function.inputs)): (part.exact, part.terms)}
+        reading, inputs, outputs, leaves = self._run_forward(values)
+        exact = _pull_back(outputs, leaves, {path: part.exact for path, part in arriving.items()})
+        terms = self._find_terms(reading, inputs, outputs, leaves, {path: part.terms for path, part in arriving.items()}, exact)
+        return {
+            path: (gradient, torch.where(terms[path].isfinite(), terms[path].abs(), gradient.abs()))
+            for path, gradient in exact.items()
+        }
+
+    def _differentiate_in_parts(
+        self, arriving: Mapping[str, _Sum], values: Mapping[str, torch.Tensor]
+    ) -> Dict[str, Tuple[torch.Tensor, torch.Tensor]]:
+        """Return gradients by path of the inputs, each twice, as a chip makes them that rounds the parts of its sums.
+
+        Raises:
+            CannotCompute: What a gradient is summed over is not known.
+        """
+        types = {path: find_dtype(self.outputs[path].dtype) for path in arriving}
+        rounded = {path: numbers.round_once(part.exact.contiguous(), types[path]) for path, part in arriving.items()}
+        if self._name in _CONVERSIONS:
+            (made,) = rounded.values()
+            return {next(iter(self._function.inputs)): (made, made)}
+        _, _, outputs, leaves = self._run_forward(values)
+        found = {}
+        for path, leaf in leaves.items():
+            once = _pull_back(outputs, {path: leaf}, rounded).get(path)
+            if once is None:
+                continue
+            axes = {each: self._find_summed(path, each) for each in rounded}
+            if not any(axes.values()):
+                made = numbers.round_once(once.contiguous(), next(iter(types.values())))
+            elif len(rounded) > 1:
+                raise CannotCompute("several gradients arrive at a sum")
+            else:
+                ((output, whole),) = rounded.items()
+                back = functools.partial(_pull_back_one, outputs, path, leaf, output)
+                made = add_in_parts(back, whole, axes[output], types[output])
+            found[path] = (made, made)
+        return found
+
+    def _find_summed(self, path: str, output: str) -> Tuple[int, ...]:
+        """Return the axes of the gradient of an output that the gradient of an input is summed over."""
+        if self._name in _JOINING:
+            return ()
+        shapes = self._function.inputs[path].shape, self.outputs[output].shape
+        is_product = self._kind == operators.MATMUL
+        return find_summed_of_gradient(self._name, self._call.arguments, path, *shapes, is_product=is_product)
+
+    def _run_forward(self, values: Mapping[str, torch.Tensor]) -> Tuple[operators.Reading, Tensors, Tensors, Tensors]:
+        """Return the reading of the function, its inputs, its outputs with a graph, and the inputs that they depend on."""
         inputs = {path: self._find_value(slot.key, path, values) for path, slot in self._function.inputs.items()}
         recorded = {path: values[slot.key] for path, slot in self.outputs.items() if slot.key in values}
         readings = self._readings
@@ -256,13 +327,7 @@ class _Differentiated:
             "no computation fits",
         )
         self._readings = [reading]
-        outputs = self._take_slopes(outputs, recorded, leaves)
-        exact = _pull_back(outputs, leaves, {path: part.exact for path, part in arriving.items()})
-        terms = self._find_terms(reading, inputs, outputs, leaves, {path: part.terms for path, part in arriving.items()}, exact)
-        return {
-            path: (gradient, torch.where(terms[path].isfinite(), terms[path].abs(), gradient.abs()))
-            for path, gradient in exact.items()
-        }
+        return reading, inputs, self._take_slopes(outputs, recorded, leaves), leaves
 
     def _take_slopes(self, outputs: Tensors, recorded: Tensors, leaves: Tensors) -> Tensors:
         """Return what was recorded of a result in place of the exact one, with the slope that autograd computes from it.
@@ -352,6 +417,10 @@ def _pull_back(outputs: Tensors, leaves: Tensors, arriving: Tensors) -> Tensors:
         allow_unused=True,
     )
     return {path: gradient for path, gradient in zip(leaves, found) if gradient is not None}
+
+
+def _pull_back_one(outputs: Tensors, path: str, leaf: torch.Tensor, output: str, gradient: torch.Tensor) -> torch.Tensor:
+    return _pull_back(outputs, {path: leaf}, {output: gradient})[path]
 
 
 class _Given(NamedTuple):

@@ -164,6 +164,26 @@ def test_movement_is_compared_bit_by_bit(dumped):
     assert [found["sides"][side]["equal"] for side in ("reference", "target")] == [True, False]
 
 
+def test_what_partial_sums_are_off_by_is_said_of_products_in_16_bits_that_are_far_worse_than_the_references(dumped):
+    left, right = (torch.randn(64, 64, generator=torch.Generator().manual_seed(seed)).half() for seed in (5, 6))
+    left = left + 40.0
+    right = right - right.mean(0)
+    (call,) = dumped(lambda _: left @ right).calls("matmul")
+    parts = [one.float() @ other.float() for one, other in zip(left.split(16, 1), right.split(16, 0), strict=True)]
+    made = [part.half() for part in parts]
+
+    def evaluated(output):
+        (line,) = evaluate_call(call, _Replacing(evaluating.TensorFiles(), call.sides["target"].outputs[0], output))
+        return line["sides"]
+
+    far = evaluated(made[0] + made[1] + made[2] + made[3])
+    assert far["target"]["eta"] > 4 * far["reference"]["eta"]
+    assert far["target"]["partial_sums"]["eta"] == pytest.approx(far["target"]["eta"], rel=0.1)
+    assert far["target"]["partial_sums"]["worst_row"] == pytest.approx(far["target"]["worst_row"], rel=0.1)
+    near = evaluated(sum(parts).half())
+    assert all("partial_sums" not in numbers for numbers in (far["reference"], *near.values()))
+
+
 @pytest.mark.parametrize(("spelt", "expected"), [(operator.sub, "sub"), (operator.truediv, "div"), (operator.pow, "pow")])
 def test_reflected_operators_are_told_from_plain_ones(dumped, spelt, expected):
     for work in (lambda: spelt(2.5, POSITIVE), lambda: spelt(POSITIVE, 2.5)):

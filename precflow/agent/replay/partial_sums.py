@@ -1,0 +1,218 @@
+"""What a correct chip may be off by that adds up in parts, and rounds each part to its own 16-bit type.
+
+A product whose operands have 512 features may be computed as eight products of 64, each stored in bfloat16, which are then
+added up in bfloat16 (split-K). How far that is off depends on the operands: where parts are large and cancel, their rounding
+is many times that of the result. So for a given product it is computed: the same operands, in 16 parts along what is summed
+over, of at least 16 terms each.
+
+Parts are made by masking: a product is linear in each operand, so that the parts of one operand, with zeros elsewhere, give
+parts of the product. In the backward pass it is the arriving gradient that is masked.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from precflow.agent.replay import operators
+from precflow.agent.replay.calls import CannotCompute, parse_argument
+from precflow.agent.replay.numbers import measure, round_once
+from precflow.agent.replay.readings import Exact
+
+MOST_PARTS = 16
+FEWEST_TERMS = 16  # in a part
+_BY_ROWS = frozenset("linear matmul mm bmm mv dot inner npu_linear npu_bmmV2".split())  # sum over the last axis of the first
+_ADDED_TO = frozenset("addmm baddbmm addmv".split())
+_CONVOLUTIONS = frozenset("conv1d conv2d conv3d convolution thnn_conv2d mkldnn_convolution".split())
+_BY_CHANNEL = frozenset("group_norm batch_norm instance_norm".split())
+_LOOK_UPS = frozenset("embedding index index_select getitem gather take take_along_dim".split())
+
+_ADDING = frozenset({operators.MATMUL, operators.REDUCTION, operators.PARTS})
+_COARSE = ("float16", "bfloat16")
+_SIZES = ("eta", "worst_row")
+# Times the reference's own error, from which on it is computed what partial sums are off by: half of the judge's line without.
+_FAR_WORSE = 4.0
+
+Numbers = Dict[str, Any]
+Shape = Sequence[int]
+Axes = Tuple[int, ...]
+
+
+def add_partial_sums(
+    own: Mapping[str, Numbers],
+    measured: Mapping[str, Numbers],
+    kinds: Mapping[str, str],
+    exact: Exact,
+    run_in_parts: Callable[[], Mapping[str, torch.Tensor]],
+) -> None:
+    """Add to the numbers of outputs that are far worse than the reference's what partial sums in their own type are off by.
+
+    It stands under ``partial_sums``, as ``eta`` and ``worst_row``; outputs whose parts are not known have none.
+
+    Args:
+        own: The numbers of the reference, by index.
+        measured: Those of the side.
+        kinds: Index -> kind.
+        exact: float64 at the side's inputs.
+        run_in_parts: Returns the outputs with rounded parts.
+    """
+    doubtful = [
+        index
+        for index, line in measured.items()
+        if kinds.get(index) in _ADDING and "why" not in line and _is_far_worse(line, own.get(index, {}))
+    ]
+    if not doubtful:
+        return
+    try:
+        made = run_in_parts()
+    except Exception:  # noqa: BLE001  without it the output is held to a fixed line
+        return
+    for index in doubtful:
+        result = exact.outputs[index]
+        if index in made and made[index].shape == result.shape:
+            rounded = made[index].to(getattr(torch, measured[index]["dtype"]))
+            found = measure(rounded, result, exact.terms.get(index), residue=False)
+            measured[index]["partial_sums"] = {name: found[name] for name in _SIZES}
+
+
+def _is_far_worse(line: Numbers, own: Numbers) -> bool:
+    """Tell whether the error of an output in 16 bits is many times that of the reference in the same type."""
+    if line["dtype"] not in _COARSE or own.get("dtype") != line["dtype"]:
+        return False
+    return any(line[name] is not None and own[name] is not None and line[name] > _FAR_WORSE * own[name] for name in _SIZES)
+
+
+def add_in_parts(
+    compute: Callable[[torch.Tensor], torch.Tensor], operand: torch.Tensor, axes: Axes, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return a sum as a chip makes it that rounds its parts and adds these up, one after the other, in the same type.
+
+    Args:
+        compute: Takes the operand and returns the sum, in float64; linear in the operand.
+        operand: In float64.
+        axes: Of the operand that are summed over; none: the sum is rounded once.
+        dtype: The type.
+    """
+    total: Optional[torch.Tensor] = None
+    for part in _mask(operand, axes):
+        rounded = round_once(compute(part).contiguous(), dtype)
+        total = rounded if total is None else round_once(total + rounded, dtype)
+    assert total is not None
+    return total
+
+
+def _mask(operand: torch.Tensor, axes: Axes) -> Iterator[torch.Tensor]:
+    """Yield the operand with all but a part of what is summed over replaced by zeros."""
+    sizes = [operand.shape[axis] for axis in axes]
+    terms = math.prod(sizes)
+    count = max(1, min(MOST_PARTS, terms // FEWEST_TERMS))
+    if count == 1:
+        yield operand
+        return
+    shape = [1] * operand.dim()
+    for axis in axes:
+        shape[axis] = operand.shape[axis]
+    places = (torch.arange(terms) * count // terms).reshape(shape)
+    for part in range(count):
+        yield torch.where(places == part, operand, torch.zeros((), dtype=operand.dtype))
+
+
+def find_summed(operator: str, arguments: Mapping[str, str], inputs: Mapping[str, torch.Tensor]) -> Tuple[str, Axes]:
+    """Return the path of an operand of a product, and its axes that are summed over.
+
+    Args:
+        operator: Canonical name.
+        arguments: Text of the arguments that are no tensors.
+        inputs: By path.
+
+    Raises:
+        CannotCompute: It is not known of this operator.
+    """
+    name = operator.rstrip("_")
+    if name in _BY_ROWS:
+        path = _find_path(inputs, "0", "input", "self", "mat1")
+        return path, (inputs[path].dim() - 1,)
+    if name in _ADDED_TO:
+        path = _find_path(inputs, "1", "mat1", "batch1", "mat")
+        return path, (inputs[path].dim() - 1,)
+    if name in _CONVOLUTIONS and "True" not in (arguments.get("6"), arguments.get("transposed")):
+        path = _find_path(inputs, "1", "weight")
+        return path, tuple(range(1, inputs[path].dim()))
+    if name == "einsum":
+        operands, made = _read_equation(arguments)
+        path = _find_path(inputs, "1", "1.0")
+        return path, tuple(axis for axis, letter in enumerate(operands[0]) if letter not in made)
+    raise CannotCompute("what %s sums over is not known" % operator)
+
+
+def _find_path(inputs: Mapping[str, torch.Tensor], *paths: str) -> str:
+    for path in paths:
+        if path in inputs:
+            return path
+    raise CannotCompute("its operands are not known")
+
+
+def _read_equation(arguments: Mapping[str, str]) -> Tuple[Sequence[str], str]:
+    """Return the letters of the operands and those of the result.
+
+    Raises:
+        CannotCompute: The equation leaves some out, or has not two operands.
+    """
+    equation = str(parse_argument(arguments.get("0", arguments.get("equation", "''")))).replace(" ", "")
+    operands, arrow, made = equation.partition("->")
+    if not arrow or "." in equation or operands.count(",") != 1:
+        raise CannotCompute("equation %s is not known" % equation)
+    return operands.split(","), made
+
+
+def find_summed_of_gradient(  # noqa: PLR0911, PLR0913  one case for each form of a sum
+    operator: str, arguments: Mapping[str, str], path: str, shape: Shape, made: Shape, *, is_product: bool
+) -> Axes:
+    """Return the axes of an arriving gradient that the gradient of an input is summed over.
+
+    Args:
+        operator: Canonical name of the function of the forward.
+        arguments: Text of its arguments that are no tensors.
+        path: Of the input.
+        shape: Of the input.
+        made: Of what the function made, which is the arriving gradient's.
+        is_product: The function multiplies and adds up.
+
+    Raises:
+        CannotCompute: It is not known of this function.
+    """
+    name, count, is_first = operator.rstrip("_"), len(made), path in ("0", "input", "self")
+    if name == "linear":
+        return (count - 1,) if is_first else tuple(range(count - 1))
+    if name in ("matmul", "mm", "bmm") and min(len(shape), count) > 1:
+        axes = _find_repeated(shape[:-2], made[:-2])
+        return (*axes, count - 1 if is_first else count - 2)
+    if name in _CONVOLUTIONS and count > 2:  # a batch, a channel and space
+        return (1,) if is_first else (0, *range(2, count))
+    if name == "einsum":
+        operands, letters = _read_equation(arguments)
+        own = operands[0 if path in ("1", "1.0") else 1]
+        return tuple(axis for axis, letter in enumerate(letters) if letter not in own)
+    if is_product and name not in _LOOK_UPS:
+        raise CannotCompute("what the gradient of %s sums over is not known" % operator)
+    if name in _LOOK_UPS:
+        return tuple(range(max(count - 1, 1)))
+    if math.prod(shape) >= math.prod(made):
+        return ()
+    if name in _BY_CHANNEL:
+        return (0, *range(2, count))
+    return _find_repeated(shape, made)
+
+
+def _find_repeated(shape: Shape, made: Shape) -> Axes:
+    """Return the axes of a result along which an input was repeated.
+
+    Raises:
+        CannotCompute: The input does not broadcast to this shape.
+    """
+    row = (1,) * (len(made) - len(shape)) + tuple(shape)
+    if len(row) != len(made) or any(own not in (1, size) for own, size in zip(row, made)):
+        raise CannotCompute("an input of shape %s was not repeated to %s" % (tuple(shape), tuple(made)))
+    return tuple(axis for axis, (own, size) in enumerate(zip(row, made)) if own < size)
