@@ -591,13 +591,13 @@ def _each(gradients: Gradients, change: Callable[[Tensor], Tensor]) -> Gradients
 _BACKWARD_OPERATORS = operators(*"layer_norm softmax gelu silu sigmoid group_norm".split())
 
 
-@kind("loss and backward", _with_grad(_BACKWARD_OPERATORS), "PF211", of="backward", sizes=((1e-4, 1e-1), (3e-2, 3e-1)))
+@kind("loss and backward", _with_grad(_BACKWARD_OPERATORS), "PF211", "PF233", of="backward", sizes=((1e-4, 1e-1), (3e-2, 3e-1)))
 def backward_scaled(gradients: Gradients, size: float) -> Gradients:
     """The gradients that leave an operator are scaled."""
     return _each(gradients, lambda one: one * (1 + size))
 
 
-@kind("loss and backward", _with_grad(operators("linear", "conv2d", "matmul")), "PF102", of="operands")
+@kind("loss and backward", _with_grad(operators("linear", "conv2d", "matmul")), "PF102", "PF232", of="operands")
 def backward_matmul_in_tf32(operand: Tensor, _: float) -> Tensor:
     """The products of matrices in the backward of one operator take operands of 10 bits."""
     return cut(operand, 10)
@@ -607,7 +607,7 @@ def _fixed_noise(like: Tensor) -> Tensor:
     return torch.randn(like.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float32).to(like.dtype)
 
 
-@kind("loss and backward", _with_grad(_BACKWARD_OPERATORS), "PF213", of="backward")
+@kind("loss and backward", _with_grad(_BACKWARD_OPERATORS), "PF213", "PF231", of="backward")
 def backward_in_bfloat16(gradients: Gradients, _: float) -> Gradients:
     """The gradients that leave an operator pass through bfloat16."""
     return _each(gradients, lambda one: one.bfloat16().to(one.dtype))
@@ -627,13 +627,13 @@ def _has_bias(site: Site) -> bool:
     return site.weighted and operators("linear", "layer_norm")(site)  # a linear's third argument is its bias
 
 
-@kind("loss and backward", _with_grad(_has_bias), "PF211", of="backward", sizes=((0.1, 0.9), (0.1, 0.9)))
+@kind("loss and backward", _with_grad(_has_bias), "PF211", "PF233", of="backward", sizes=((0.1, 0.9), (0.1, 0.9)))
 def bias_gradient_too_small(gradients: Gradients, size: float) -> Gradients:
     """The gradient of a bias lacks some of its terms."""
     return [*gradients[:-1], gradients[-1] if gradients[-1] is None else gradients[-1] * size]
 
 
-@kind("loss and backward", operators("embedding"), "PF213", of="backward")
+@kind("loss and backward", operators("embedding"), "PF213", "PF231", of="backward")
 def embedding_gradient_in_bfloat16(gradients: Gradients, _: float) -> Gradients:
     """The gradient of an embedding is added up in bfloat16."""
     return _each(gradients, lambda one: one.bfloat16().to(one.dtype))

@@ -173,7 +173,7 @@ def write_calls(
     by_modules = levels.get(BACKWARD) == MODULE and only is None
     sides = [_group_by_module(dump.calls()) if by_modules else {} for dump in (reference, target)]
     functions = (
-        [FunctionGradients(dump.calls(), name_call, functools.partial(_locate, dump)) for dump in (reference, target)]
+        [FunctionGradients(dump.calls(), name_call, functools.partial(locate, dump)) for dump in (reference, target)]
         if by_modules and levels.get(FORWARD) == API
         else []
     )
@@ -182,7 +182,7 @@ def write_calls(
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for pair in pairs:
             if functions and pair.reference.phase == BACKWARD and not pair.reference.operator:
-                described = _describe_gradients(pair, functions)
+                described = describe_gradients(pair, functions)
                 size = 0 if described is None else _count_bytes(described)
                 left_out += size > room
                 if described is not None and size <= room:
@@ -212,11 +212,12 @@ def _count_bytes(line: Mapping[str, Any]) -> int:
     return sum(one["bytes"] for side in line["sides"].values() for one in (*side["inputs"], *side["outputs"]))
 
 
-def _locate(dump: Located, record: Record) -> Mapping[str, Any] | None:
+def locate(dump: Located, record: Record) -> Mapping[str, Any] | None:
+    """Return where a tensor lies; ``None`` if it is not stored."""
     return next(locate_all(dump, [record], moved=False))
 
 
-def _describe_gradients(pair: PairedCall, functions: Sequence[FunctionGradients]) -> Mapping[str, Any] | None:
+def describe_gradients(pair: PairedCall, functions: Sequence[FunctionGradients]) -> Mapping[str, Any] | None:
     """Return the line of a module's gradients; ``None`` where nothing gives them, or the sides called other functions."""
     described = [side.describe(call) for side, call in zip(functions, (pair.reference, pair.target), strict=True)]
     reference, target = described

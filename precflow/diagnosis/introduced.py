@@ -166,6 +166,11 @@ class IntroducedError:
     factor_share: float = 0.0
 
     @property
+    def is_inside(self) -> bool:
+        """It is a gradient inside of the module: one that arrives at a module in it, and no output of the call."""
+        return "~" in self.index
+
+    @property
     def text(self) -> str:
         """The evidence in one sentence."""
         if self.measure in _WORDS:

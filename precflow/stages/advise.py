@@ -44,7 +44,7 @@ def stage(*, second_pass: bool, escalating: bool = False, evaluates: bool = Fals
     """
     needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
     more = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
-    return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *more), declare=_declare, make=_make, version=2)
+    return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *more), declare=_declare, make=_make, version=3)
 
 
 def curves_stage() -> Stage:
@@ -90,6 +90,7 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
         introduced=introduced.read_introduced(needs),
         steps=introduced.read_steps(needs),
         gradients=introduced.read_gradients(needs),
+        alternatives=introduced.read_alternatives(needs),
         alone=read_alone(needs),
         repro=repro,
     ) | gather_curves(curves.read_outcomes(needs))

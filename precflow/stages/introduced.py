@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import CALLS_FILE, ERRORS_FILE, EVALUATED_FILE, REQUEST_SCHEMA
+from precflow.agent.contract import BACKWARD, CALLS_FILE, ERRORS_FILE, EVALUATED_FILE, GRADIENT, REQUEST_SCHEMA
 from precflow.config.schema import Side, plain
 from precflow.config.sections.standards import are_measured
 from precflow.diagnosis import operator_standards
@@ -29,6 +29,7 @@ from precflow.diagnosis.evaluation import (
     write_calls,
 )
 from precflow.diagnosis.findings import Region
+from precflow.diagnosis.gradients.alternatives import GradientAlternative, choose_alternative, write_gradients
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
@@ -54,6 +55,9 @@ EVALUATION_FILE = "evaluation.json"
 FOUND_FILE = "introduced.jsonl"
 STEPS_FILE = "optimizer_steps.jsonl"
 GRADIENTS_FILE = "gradients.json"
+ALTERNATIVES_FILE = "alternatives.jsonl"
+EXPLAINED = 3
+"""Number of suspects whose gradients are computed again with changes: as many as evidence is gathered of."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def evaluation_stage(*, second_pass: bool) -> Stage:
 def stage(*, second_pass: bool) -> Stage:
     """Return the stage that names operators; with a second pass it reads what both passes kept."""
     needs = newest(("dump.reference", "dump.target", "judge", "localize"), second_pass=second_pass)
-    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=6)
+    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=7)
 
 
 def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, Region]:
@@ -110,6 +114,11 @@ def read_steps(needs: Mapping[str, Path]) -> list[ReplayedStep]:
 def read_gradients(needs: Mapping[str, Path]) -> Gradients:
     """Return the gradients of both sides; none without the stage."""
     return read_value(needs[NAME] / GRADIENTS_FILE, Gradients) if NAME in needs else Gradients()
+
+
+def read_alternatives(needs: Mapping[str, Path]) -> list[GradientAlternative]:
+    """Return what explains wrong gradients of the suspects; none without the stage."""
+    return read_lines(needs[NAME] / ALTERNATIVES_FILE, GradientAlternative) if NAME in needs else []
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -163,12 +172,59 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         guessed=[name for name in job.config.tolerance.standards if are_measured([name])],
     )
     write_lines(folder / FOUND_FILE, found)
+    explained = explain_gradients(
+        reference, target, final.region, found, folder=folder / "alternatives", evaluate=functools.partial(_ask_agent, job)
+    )
+    write_lines(folder / ALTERNATIVES_FILE, explained)
     for name in (STEPS_FILE, GRADIENTS_FILE):  # for the stages that come after
         shutil.copyfile(needs[EVALUATION] / name, folder / name)
     write_lines(folder / JUDGED_FILE, final.judged)
     write_value(folder / VERDICT_FILE, final.verdict)
     write_value(folder / REGION_FILE, final.region)
     return StageResult(note=_describe(found, skipped, final))
+
+
+def explain_gradients(  # noqa: PLR0913  two dumps and what was found in them
+    reference: Located,
+    target: Located,
+    region: Region,
+    found: Sequence[IntroducedError],
+    *,
+    folder: Path,
+    evaluate: Callable[[Path], None],
+) -> list[GradientAlternative]:
+    """Compute wrong gradients of the first suspects again with one change at a time; nothing runs where there are none.
+
+    Args:
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+        region: The suspects.
+        found: What was found about outputs.
+        folder: Folder to work in; it is removed.
+        evaluate: As of :func:`evaluate_calls`.
+    """
+    suspects = {suspect.record for suspect in region.suspects[:EXPLAINED]}
+    wrong = {one.call for one in found if one.is_fault}
+    phases = {BACKWARD, GRADIENT}
+    wanted = {
+        pair.name
+        for pair in (pair_calls(reference, target) if suspects and wrong else ())
+        if pair.name in wrong and pair.reference.phase in phases and not pair.reference.operator
+        if any(record.text in suspects for record in pair.reference.outputs)
+    }
+    if not wanted:
+        return []
+    folder.mkdir()
+    try:
+        if not write_gradients(folder / CALLS_FILE, reference, target, wanted):
+            return []
+        evaluate(folder)
+        chosen = [choose_alternative(line) for line in read_json_lines(folder / EVALUATED_FILE)]
+    except SideError:  # the cause is unknown without it, the place is not
+        return []
+    finally:
+        shutil.rmtree(folder)
+    return [one for one in chosen if one is not None]
 
 
 def _runs_here(side: Side) -> bool:

@@ -18,7 +18,8 @@ A line with a key ``gradients`` is the backward of a module, by the functions th
      "total": {KEY: NAME}, "parts": {KEY: [NAME, ...]}, "results": [{"index": "0", "of": KEY, "call": "...", "named": "0"}]}
 
 A ``KEY`` names a tensor of the forward; its values are the input of that index, if it has any. A ``NAME`` is the index of an
-input that is a gradient, ``""`` if it was not kept. ``index`` is that of an output: the gradient that was recorded.
+input that is a gradient, ``""`` if it was not kept. ``index`` is that of an output: the gradient that was recorded. With
+``"explain": true`` what explains wrong ones is looked for (:mod:`~precflow.agent.replay.alternatives`).
 """
 
 from __future__ import annotations
@@ -127,12 +128,14 @@ class GradientGraph(NamedTuple):
         total: Key of a tensor -> the input that is its whole gradient.
         parts: Key of a tensor -> the inputs that modules inside add to its gradient.
         results: What has to come out.
+        explain: Wanted is not how wrong they are, but what explains that.
     """
 
     functions: Tuple[Function, ...]
     total: Mapping[str, str]
     parts: Mapping[str, Tuple[str, ...]]
     results: Tuple[Result, ...]
+    explain: bool = False
 
 
 class RecordedCall(NamedTuple):
@@ -207,6 +210,7 @@ def _parse_gradients(plain: Mapping[str, Any]) -> GradientGraph:
         total={str(key): str(name) for key, name in plain["total"].items()},
         parts={str(key): tuple(map(str, names)) for key, names in plain["parts"].items()},
         results=tuple(Result(*[str(each[name]) for name in ("index", "of", "call", "named")]) for each in plain["results"]),
+        explain=bool(plain.get("explain", False)),
     )
 
 

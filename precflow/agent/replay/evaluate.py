@@ -8,7 +8,9 @@ line for each output of each call::
 
 A call that cannot be computed has ``evaluated`` false and says why; it never ends the action. The numbers of a side are
 explained in :mod:`~precflow.agent.replay.numbers`. Arguments are those of the reference on both sides: a target that was called
-with another ``eps`` is off by what that does.
+with another ``eps`` is off by what that does. A backward whose errors are to be explained has a line of its own::
+
+    {"call": "...", "results": ["..."], "alternatives": [{"kind": "bfloat16", "operator": "softmax", "share": 0.99, ...}]}
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import torch
 from precflow.agent.contract import CALLS_FILE, EVALUATED_FILE
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.measure.content_id import content_id
-from precflow.agent.replay import numbers, operators
+from precflow.agent.replay import alternatives, numbers, operators
 from precflow.agent.replay.calls import CannotCompute, GradientGraph, RecordedCall, SideTensors, TensorFiles, read_calls
 from precflow.agent.replay.errors import Asked, measure_errors, read_asked
 from precflow.agent.replay.gradients import GradientComputation
@@ -105,6 +107,8 @@ def evaluate_call(call: RecordedCall, files: TensorFiles, asked: Optional[Asked]
     kind = operators.kind_of(call)
     try:
         with float64_defaults(), torch.no_grad():
+            if call.gradients is not None and call.gradients.explain:
+                return [_explain_gradients(call, call.gradients, files)]
             if call.gradients is not None:
                 return _evaluate_gradients(call, call.gradients, files, asked or {})
             return _evaluate(call, kind, files, asked or {})
@@ -206,13 +210,36 @@ def _evaluate_gradients(call: RecordedCall, graph: GradientGraph, files: TensorF
     lines = []
     for result in graph.results:
         measured = {name: found[result.index] for name, found in sides.items() if result.index in found}
-        own = measured.get(REFERENCE, {"eta": None})
-        if len(measured) < len(sides) or any("why" in each for each in measured.values()) or own["eta"] is None:
+        if len(measured) < len(sides) or any("why" in each for each in measured.values()):
             continue
-        if own["eta"] <= max(_SAME_GRADIENT, _ROUNDINGS * own["unit"]):
+        if _is_reproduced(measured.get(REFERENCE)):
             kind = computation.kinds[result.index]
             lines.append(_line(call._replace(call=result.call), result.named, kind, "", measured))
     return lines
+
+
+def _is_reproduced(own: Optional[Line]) -> bool:
+    """Tell whether a gradient of the reference is the one that comes out, from its numbers."""
+    return own is not None and own.get("eta") is not None and own["eta"] <= max(_SAME_GRADIENT, _ROUNDINGS * own["unit"])
+
+
+def _explain_gradients(call: RecordedCall, graph: GradientGraph, files: TensorFiles) -> Line:
+    """Return what explains the target's gradients of a call, by those that the reference's own reproduce."""
+    check_size(call)
+    computation = GradientComputation(graph)
+    sides: List[alternatives.Side] = []
+    for name in sorted(call.sides, key=lambda name: name != REFERENCE):
+        side = read_side(call.sides[name], files)
+        sides.append(alternatives.Side(side.inputs, side.outputs, computation.run(side.inputs, side.outputs)))
+    reference, target = sides
+    outputs = {
+        index: exact
+        for index, exact in reference.exact.outputs.items()
+        if _is_reproduced(measure_output(reference.recorded[index], reference.exact, index))
+    }
+    reference = reference._replace(exact=reference.exact._replace(outputs=outputs))
+    found = alternatives.find_alternatives(graph, computation, reference, target)
+    return {"call": call.call, "results": sorted({each.call for each in graph.results}), "alternatives": found}
 
 
 def _join(

@@ -95,12 +95,13 @@ class GradientComputation:
         graph: Its functions and what is known.
 
     Attributes:
+        functions: They, in order of the forward; each reads its call as the first side asks for.
         kinds: Index of a result -> its kind; filled by :meth:`run`.
     """
 
     def __init__(self, graph: GradientGraph) -> None:
         self._graph = graph
-        self._functions = [_Differentiated(each) for each in graph.functions]
+        self.functions = [Differentiated(each) for each in graph.functions]
         self.kinds: Dict[str, str] = {}
 
     def run(self, inputs: Mapping[str, torch.Tensor], recorded: Mapping[str, torch.Tensor]) -> Exact:
@@ -132,7 +133,7 @@ class GradientComputation:
         for key, names in self._graph.parts.items():
             for name in names:
                 _add(sums, key, _take(inputs, name))
-        for function in reversed(self._functions):
+        for function in reversed(self.functions):
             arriving: _Sums = {}
             for path, slot in function.outputs.items():
                 if slot.key in self._graph.total:
@@ -186,11 +187,27 @@ def _add(sums: _Sums, key: str, part: Optional[_Sum]) -> None:
         )
 
 
-class _Differentiated:
+class Ran(NamedTuple):
+    """A function that ran with a graph: how its call was read, its inputs, its outputs, and the inputs that have gradients."""
+
+    reading: operators.Reading
+    inputs: Tensors
+    outputs: Tensors
+    leaves: Tensors
+
+
+class Differentiated:
     """A function whose gradients are computed.
 
     Args:
         function: What was recorded of it.
+
+    Attributes:
+        floats: Its inputs that have gradients, by path.
+        outputs: What it returned, by path.
+        multiplies: It is a product of matrices, or has one inside.
+        moves: It only moves values, or gives them another type.
+        converts: It only gives them another type.
     """
 
     def __init__(self, function: Function) -> None:
@@ -206,6 +223,15 @@ class _Differentiated:
         floats = [dtype for dtype in types if dtype.is_floating_point]
         self._digits = [numbers.format_of(dtype).digits for dtype in floats]
         self._single = torch.float64 not in floats
+        self.floats = {path: slot for path, slot in function.inputs.items() if find_dtype(slot.dtype).is_floating_point}
+        self.multiplies = self._kind == operators.MATMUL
+        self.converts = self._name in _CONVERSIONS
+        self.moves = self.converts or (self._kind == operators.MOVEMENT and self._name not in _LOOK_UPS)
+
+    @property
+    def is_known(self) -> bool:
+        """Its gradients can be computed: nothing of it is missing, complex or drawn."""
+        return self._function.is_whole and self._is_real and self._kind != operators.RANDOM
 
     def find_leaving(
         self, arriving: _Sums, values: Mapping[str, torch.Tensor], *, in_parts: bool = False
@@ -219,10 +245,9 @@ class _Differentiated:
         """
         if not arriving:
             return []
-        floats = {path: slot for path, slot in self._function.inputs.items() if find_dtype(slot.dtype).is_floating_point}
         known = {path: part for path, part in arriving.items() if part is not None}
-        lost: List[Tuple[str, Optional[_Sum]]] = [(slot.key, _LOST) for slot in floats.values()]
-        if len(known) < len(arriving) or not (self._function.is_whole and self._is_real) or self._kind == operators.RANDOM:
+        lost: List[Tuple[str, Optional[_Sum]]] = [(slot.key, _LOST) for slot in self.floats.values()]
+        if len(known) < len(arriving) or not self.is_known:
             return lost
         try:
             leaving = self._differentiate_in_parts(known, values) if in_parts else self._differentiate(known, values)
@@ -235,7 +260,7 @@ class _Differentiated:
         computed, rounded = (any(getattr(part, name) for part in known.values()) for name in ("is_computed", "is_rounded"))
         return [
             (
-                floats[path].key,
+                self.floats[path].key,
                 _Sum(
                     exact,
                     terms,
@@ -261,12 +286,12 @@ class _Differentiated:
         self, arriving: Mapping[str, _Sum], values: Mapping[str, torch.Tensor]
     ) -> Dict[str, Tuple[torch.Tensor, torch.Tensor]]:
         """Return gradient and sum of absolute terms by path of the inputs."""
-        if self._name in _CONVERSIONS:
+        if self.converts:
             (part,) = arriving.values()
             return {next(iter(self._function.inputs)): (part.exact, part.terms)}
-        reading, inputs, outputs, leaves = self._run_forward(values)
-        exact = _pull_back(outputs, leaves, {path: part.exact for path, part in arriving.items()})
-        terms = self._find_terms(reading, inputs, outputs, leaves, {path: part.terms for path, part in arriving.items()}, exact)
+        ran = self.run(values)
+        exact = pull_back(ran.outputs, ran.leaves, {path: part.exact for path, part in arriving.items()})
+        terms = self._find_terms(ran, {path: part.terms for path, part in arriving.items()}, exact)
         return {
             path: (gradient, torch.where(terms[path].isfinite(), terms[path].abs(), gradient.abs()))
             for path, gradient in exact.items()
@@ -282,13 +307,13 @@ class _Differentiated:
         """
         types = {path: find_dtype(self.outputs[path].dtype) for path in arriving}
         rounded = {path: numbers.round_once(part.exact.contiguous(), types[path]) for path, part in arriving.items()}
-        if self._name in _CONVERSIONS:
+        if self.converts:
             (made,) = rounded.values()
             return {next(iter(self._function.inputs)): (made, made)}
-        _, _, outputs, leaves = self._run_forward(values)
+        _, _, outputs, leaves = self.run(values)
         found = {}
         for path, leaf in leaves.items():
-            once = _pull_back(outputs, {path: leaf}, rounded).get(path)
+            once = pull_back(outputs, {path: leaf}, rounded).get(path)
             if once is None:
                 continue
             axes = {each: self._find_summed(path, each) for each in rounded}
@@ -311,8 +336,16 @@ class _Differentiated:
         is_product = self._kind == operators.MATMUL
         return find_summed_of_gradient(self._name, self._call.arguments, path, *shapes, is_product=is_product)
 
-    def _run_forward(self, values: Mapping[str, torch.Tensor]) -> Tuple[operators.Reading, Tensors, Tensors, Tensors]:
-        """Return the reading of the function, its inputs, its outputs with a graph, and the inputs that they depend on."""
+    def run(self, values: Mapping[str, torch.Tensor], *, rounds: bool = False) -> Ran:
+        """Compute the function with a graph.
+
+        Args:
+            values: The tensors of a side, by key.
+            rounds: Differentiate at the recorded result, as it was rounded, in 16 bits too.
+
+        Raises:
+            CannotCompute: No reading of the call runs.
+        """
         inputs = {path: self._find_value(slot.key, path, values) for path, slot in self._function.inputs.items()}
         recorded = {path: values[slot.key] for path, slot in self.outputs.items() if slot.key in values}
         readings = self._readings
@@ -327,21 +360,30 @@ class _Differentiated:
             "no computation fits",
         )
         self._readings = [reading]
-        return reading, inputs, self._take_slopes(outputs, recorded, leaves), leaves
+        return Ran(reading, inputs, self._take_slopes(outputs, recorded, leaves, rounds=rounds), leaves)
 
-    def _take_slopes(self, outputs: Tensors, recorded: Tensors, leaves: Tensors) -> Tensors:
+    def _take_slopes(self, outputs: Tensors, recorded: Tensors, leaves: Tensors, *, rounds: bool) -> Tensors:
         """Return what was recorded of a result in place of the exact one, with the slope that autograd computes from it.
 
-        Only in types whose rounding is small, and if the result is right: another one is a matter of the forward.
+        Only in types whose rounding is small, if it is not what is asked for; and if the result is right: another one is a
+        matter of the forward.
         """
-        if self._name not in _SLOPES or set(outputs) != set(recorded) or len(leaves) != 1 or min(self._digits) < _FINE_DIGITS:
+        slopes = _SLOPES if not rounds else {**_SLOPES, "softmax": None}
+        if self._name not in slopes or set(outputs) != set(recorded) or len(leaves) != 1:
             return outputs
         ((path, made),), (leaf,) = recorded.items(), leaves.values()
-        if made.shape != leaf.shape or not measure_distance(outputs, recorded) <= _RIGHT:
+        is_fine = min(self._digits) >= _FINE_DIGITS
+        near = _RIGHT if is_fine else choose_tolerance(recorded)
+        if made.shape != leaf.shape or not (is_fine or rounds) or not measure_distance(outputs, recorded) <= near:
             return outputs
-        wide = widen(made)
+        wide, slope = widen(made), slopes[self._name]
         with torch.enable_grad():
-            return {path: wide + _SLOPES[self._name](wide) * (leaf - leaf.detach())}
+            if slope is not None:
+                return {path: wide + slope(wide) * (leaf - leaf.detach())}
+            arguments = {name: parse_argument(text) for name, text in self._call.arguments.items()}
+            change = leaf - leaf.detach()
+            axis = _Given({}, arguments).find(1, "dim")
+            return {path: wide + wide * (change - (wide * change).sum(axis, keepdim=True))}
 
     def _find_value(self, key: str, path: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return an input; one that was not kept because it does not count is 0."""
@@ -351,18 +393,11 @@ class _Differentiated:
         dtype = find_dtype(slot.dtype)
         return torch.zeros(slot.shape, dtype=torch.float64 if dtype.is_floating_point else dtype)
 
-    def _find_terms(  # noqa: PLR0913, PLR0917  what a differentiated function has
-        self,
-        reading: operators.Reading,
-        inputs: Tensors,
-        outputs: Tensors,
-        leaves: Tensors,
-        arriving: Tensors,
-        exact: Tensors,
-    ) -> Tensors:
+    def _find_terms(self, ran: Ran, arriving: Tensors, exact: Tensors) -> Tensors:
         """Return the sums of absolute terms of the gradients: their own size where the function hides what it adds up."""
+        reading, inputs, outputs, leaves = ran
         if self._name in _BY_ELEMENT and len(leaves) == 1:
-            return _pull_back(outputs, leaves, arriving)
+            return pull_back(outputs, leaves, arriving)
         if self._name in _NORMS and set(arriving) == {"0"}:
             arguments = {name: parse_argument(text) for name, text in self._call.arguments.items()}
             return {**_sizes(exact), **_NORMS[self._name](_Given(inputs, arguments), outputs["0"].detach(), arriving["0"])}
@@ -377,7 +412,7 @@ class _Differentiated:
         for each in readings:
             fresh = _make_leaves(positive)
             try:
-                return {**_sizes(exact), **_pull_back(_run(each, {**positive, **fresh}, shapes), fresh, arriving)}
+                return {**_sizes(exact), **pull_back(_run(each, {**positive, **fresh}, shapes), fresh, arriving)}
             except Exception:  # noqa: BLE001, S112  this reading does not fit the arguments; another may
                 continue
         return _sizes(exact)
@@ -404,7 +439,7 @@ def _run(reading: operators.Reading, tensors: Tensors, shapes: Mapping[str, Tupl
     return made
 
 
-def _pull_back(outputs: Tensors, leaves: Tensors, arriving: Tensors) -> Tensors:
+def pull_back(outputs: Tensors, leaves: Tensors, arriving: Tensors) -> Tensors:
     """Return the gradients of leaves that the outputs depend on, by path."""
     paths = [path for path in arriving if outputs[path].requires_grad]
     if not paths or not leaves:
@@ -420,7 +455,7 @@ def _pull_back(outputs: Tensors, leaves: Tensors, arriving: Tensors) -> Tensors:
 
 
 def _pull_back_one(outputs: Tensors, path: str, leaf: torch.Tensor, output: str, gradient: torch.Tensor) -> torch.Tensor:
-    return _pull_back(outputs, {path: leaf}, {output: gradient})[path]
+    return pull_back(outputs, {path: leaf}, {output: gradient})[path]
 
 
 class _Given(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
 from precflow.diagnosis.findings import Region, Suspect
+from precflow.diagnosis.gradients.alternatives import GradientAlternative
 from precflow.diagnosis.gradients.linear import add_products
-from precflow.diagnosis.introduced import IntroducedError
+from precflow.diagnosis.introduced import IntroducedError, group_by_call
 from precflow.diagnosis.training.gradients import Gradients
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.judgement.verdicts import Judged
@@ -47,6 +48,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     introduced: Sequence[IntroducedError] = (),
     steps: Sequence[ReplayedStep] = (),
     gradients: Gradients = _NO_GRADIENTS,
+    alternatives: Sequence[GradientAlternative] = (),
     alone: Sequence[RunAlone] = (),
     repro: Path | None = None,
 ) -> dict[str, Any]:
@@ -66,6 +68,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         introduced: What float64 at the target's own inputs said about outputs.
         steps: The optimizer's steps, computed again.
         gradients: The gradients of both sides.
+        alternatives: What explains wrong gradients of suspects.
         alone: Suspects that the target has run alone.
         repro: Folder for a script that runs the first suspect alone, if all of its tensors were kept; ``None`` for no script.
     """
@@ -73,6 +76,8 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     same_dtype = reference.header.dtype == target.header.dtype
     run_alone = {one.record: one for one in alone if one.alone is not None}
     by_output = {(one.call, one.index): one for one in introduced}
+    by_call = group_by_call(introduced)
+    explained = {name: one for one in reversed(alternatives) for name in one.calls}
     different = {} if blockers else _find_different_calls(reference, target, same_dtype=same_dtype)
     suspected = {one.record for one in region.suspects}
     elsewhere = [
@@ -108,9 +113,10 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
                 call,
                 statuses.get(call.suspect.record, _NOT_JUDGED),
                 same_dtype=same_dtype,
-                introduced=by_output.get((name_call(call.reference), call.records[0].index)),
-                sources=different[name].sources if (name := name_call(call.reference)) in different else (),
+                introduced=_choose_introduced(by_output, by_call, (name := name_call(call.reference)), call.records[0].index),
+                sources=different[name].sources if name in different else (),
             )
+            | _describe_alternative(explained.get(name))
             | _describe_alone(run_alone.get(call.suspect.record))
             | _count_exact_products(call.suspect, measures)
             | communication.gather(reference, target, call.reference, call.target)
@@ -125,6 +131,29 @@ def _find_different_calls(reference: Readable, target: Readable, *, same_dtype: 
     pairs = pair_calls(reference, target)
     found = find_different_calls(pairs, reference.calls(), target.calls(), same_dtype=same_dtype)
     return {one.pair.name: one for one in found}
+
+
+def _choose_introduced(
+    by_output: Mapping[tuple[str, str], IntroducedError], by_call: Mapping[str, IntroducedError], call: str, index: str
+) -> IntroducedError | None:
+    """Return what was found about an output; of a module's backward, what is wrong inside of it if something is."""
+    worst = by_call.get(call)
+    if worst is not None and worst.is_fault and worst.is_inside:
+        return worst
+    return by_output.get((call, index))
+
+
+def _describe_alternative(found: GradientAlternative | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {
+        "backward_change": found.change,
+        "backward_share": found.share,
+        "backward_left": found.left,
+        "backward_factor": found.factor,
+        "backward_at": ", ".join(found.operators),
+        "backward_other_share": found.other_share,
+    }
 
 
 def _describe_alone(run: RunAlone | None) -> dict[str, Any]:

@@ -264,6 +264,19 @@ _SUSPECT = {
     ),
     "variant_share": EvidenceName("explained by that", "Share of the error's energy, 0 to 1."),
     "variant_detail": EvidenceName("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
+    "backward_change": EvidenceName(
+        "its backward is computed exactly with",
+        "The one change with which the backward of the module, computed again, gives the target's gradients: bfloat16 or"
+        " float16 (what leaves a function is rounded to it), operands_11, operands_10 or operands_7 (explicit bits of what a"
+        " product multiplies), scaled; empty if none does, absent if none was tried.",
+    ),
+    "backward_share": EvidenceName("explained by that change", "Share of the error's energy, 0 to 1."),
+    "backward_left": EvidenceName(
+        "left by that change", "In units of the reference's own error: near 1 if nothing but rounding is left."
+    ),
+    "backward_factor": EvidenceName("factor of the gradients", "Fitted where they are scaled; 1 otherwise."),
+    "backward_at": EvidenceName("in the backward of", "Functions of which that may be said, in order of the forward."),
+    "backward_other_share": EvidenceName("explained by another change", "Largest share of the other kinds of changes, 0 to 1."),
     "sum_type": EvidenceName(
         "sums fit into", "16-bit type that holds the target's sums before a bias of float32 is added; empty if none does."
     ),

@@ -73,8 +73,8 @@ def gather(
             "introduced_systematic": introduced.is_systematic,
             "introduced_factor_share": introduced.factor_share or None,
         }
-    if introduced is not None and introduced.measure == "settings":
-        pass  # what its output looks like beside the reference's comes from the settings
+    if introduced is not None and (introduced.measure == "settings" or introduced.is_inside):
+        pass  # what its output looks like beside the reference's comes from the settings, or from a gradient inside
     elif observed.output is not None:
         family = str(evidence["family"])
         evidence |= _measure_error(observed, observed.output) | _gather_by_family(family, observed, observed.output)

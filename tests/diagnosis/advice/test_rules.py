@@ -146,6 +146,15 @@ ROTATED = {"name": "layers.0.rotary / add", "norm_change": 0.001, "relative_l2":
 GROWING = {"position_growth": 9.0, "position_rank": 0.95, "operator": "cos"}
 LOSS = {"name": "loss / cross_entropy", "operator": "cross_entropy", "scale_slope": 0.25, "scale_share": 0.9999}
 CUT = {"clamp_value": 1.5, "clamp_share": 0.999}
+BACKWARD = {
+    "operator": "module backward",
+    "family": "module",
+    "backward_at": "softmax",
+    "backward_share": 0.9999,
+    "backward_left": 0.9,
+    "backward_factor": 1.0,
+    "backward_other_share": 0.4,
+}
 ALONE = {"isolated": "1 of 6144 elements: [0, 4, 7]", "isolated_extreme": False}
 ROW = {"isolated": "1 of 96 rows: [0, 4]", "isolated_extreme": False}
 
@@ -319,6 +328,26 @@ TABLE = [
         {"introduced_fault": True, "alone_fault": True},
     ),
     ("PF227", {"introduced_fault": True, "alone_fault": False, "alone_error": 1e-8}, {"introduced_fault": True}),
+    ("PF231", {**BACKWARD, "backward_change": "bfloat16"}, {**BACKWARD, "backward_change": "operands_10"}),
+    ("PF231", {**BACKWARD, "backward_change": "operands_7"}, {**BACKWARD, "backward_change": ""}),
+    (
+        "PF231",
+        {**BACKWARD, "backward_change": "float16"},
+        {**BACKWARD, "backward_change": "float16", "backward_other_share": 0.999},
+    ),
+    ("PF232", {**BACKWARD, "backward_change": "operands_10"}, {**BACKWARD, "backward_change": "operands_7"}),
+    (
+        "PF232",
+        {**BACKWARD, "backward_change": "operands_11"},
+        {**BACKWARD, "backward_change": "operands_11", "backward_other_share": 0.999},
+    ),
+    ("PF233", {**BACKWARD, "backward_change": "scaled", "backward_factor": 1.01}, {**BACKWARD, "backward_change": "bfloat16"}),
+    ("PF233", {**BACKWARD, "backward_change": "scaled", "backward_factor": 0.0}, BACKWARD),
+    (
+        "PF233",
+        {**BACKWARD, "backward_change": "scaled"},
+        {**BACKWARD, "backward_change": "scaled", "backward_other_share": 0.9999},
+    ),
     ("PF228", ALONE, variant("gelu_tanh", **ALONE)),
     ("PF228", ALONE, {**ALONE, "family": "random"}),
     ("PF228", ROW, {**ROW, **MASK, "family": "softmax"}),
@@ -484,6 +513,17 @@ def test_names_in_tests_are_evidence():
             {"scale_slope": 1.01, "scale_share": 0.995, "low_precision": True, "introduced_factor_share": 0.4},
             "possible",
         ),
+        ("PF231", {**BACKWARD, "backward_change": "bfloat16"}, "certain"),
+        ("PF231", {**BACKWARD, "backward_change": "bfloat16", "backward_share": 0.93}, "likely"),
+        (
+            "PF231",
+            {**BACKWARD, "backward_change": "bfloat16", "backward_share": 0.93, "backward_other_share": 0.91},
+            "possible",
+        ),
+        ("PF231", {**BACKWARD, "backward_change": "bfloat16", "inputs_equal": False, "introduced_fault": True}, "certain"),
+        ("PF232", {**BACKWARD, "backward_change": "operands_10"}, "certain"),
+        ("PF233", {**BACKWARD, "backward_change": "scaled", "backward_factor": 1.01}, "certain"),
+        ("PF233", {**BACKWARD, "backward_change": "scaled", "backward_factor": 1.01, "backward_left": 40.0}, "likely"),
         ("PF306", {"first_sample_right": True, "reference_shape": [3, 4, 8, 8]}, "likely"),
         ("PF306", {"first_sample_right": True, "reference_shape": [2, 4, 8, 8]}, "possible"),
         ("PF221", TAIL, "likely"),

@@ -1,5 +1,7 @@
 """Evidence about one suspect: what is there by family, and what is left out where it cannot be had."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from precflow.diagnosis.evidence.operands import round_significand
 from precflow.diagnosis.evidence.suspect import find_different_arguments, read_number
 from precflow.diagnosis.evidence.tensors import observe
 from precflow.diagnosis.findings import Suspect
+from precflow.diagnosis.introduced import IntroducedError
 from precflow.judgement.verdicts import Judged
 
 VALUES = np.random.default_rng(5).standard_normal((64, 64)).astype(np.float32)
@@ -154,8 +157,7 @@ def test_a_number_by_name_by_position_or_by_default():
     assert read_number({"eps": "None"}, "eps", 4, 1.0) == 1.0
 
 
-class Shown:
-    rho, measure, is_fault, is_systematic, factor_share = 70.0, "rho", True, False, 0.4
+SHOWN = IntroducedError("b", "0", "matmul", 70.0, 9.0, "rho", is_fault=True, factor_share=0.4)
 
 
 def test_what_float64_shows_in_place_is_evidence(hand_made):
@@ -163,9 +165,19 @@ def test_what_float64_shows_in_place_is_evidence(hand_made):
     call, _ = (dump.operator("b", "linear", value=VALUES) for dump in dumps)
     (observed,) = observe(*dumps, [Suspect(call.outputs[0].text, call.name, "b", "linear", 0, 3.0, "because")])
     judged = Judged(call.outputs[0].text, "fail")
-    found = suspect.gather(observed, judged, same_dtype=True, introduced=Shown())
+    found = suspect.gather(observed, judged, same_dtype=True, introduced=SHOWN)
     assert (found["introduced_rho"], found["introduced_measure"], found["introduced_fault"]) == (70.0, "rho", True)
     assert "introduced_fault" not in suspect.gather(observed, judged, same_dtype=True)
+
+
+def test_of_a_gradient_inside_of_a_module_its_output_says_nothing(hand_made):
+    dumps = hand_made(), hand_made()
+    call, _ = (dump.operator("b", "linear", value=VALUES * factor) for dump, factor in zip(dumps, (1.0, 1.5), strict=True))
+    (observed,) = observe(*dumps, [Suspect(call.outputs[0].text, call.name, "b", "linear", 0, 3.0, "because")])
+    judged = Judged(call.outputs[0].text, "fail")
+    assert suspect.gather(observed, judged, same_dtype=True, introduced=SHOWN)["scale_slope"] == pytest.approx(1.5)
+    inside = replace(SHOWN, index="attention.q~0.0")
+    assert "scale_slope" not in suspect.gather(observed, judged, same_dtype=True, introduced=inside)
 
 
 def test_products_with_rounded_operands_are_recognised(hand_made):
