@@ -35,7 +35,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from precflow.judgement import lines
@@ -47,6 +47,7 @@ _RESIDUES = ("variance", "slope", "curve", "largest")
 _DIRECTED = ("slope", "curve")
 _OF_CHIPS = ("variance", "curve", "largest")  # a property of kernels before it is a fault
 _ALONE = {"variance": lines.VARIANCE_ALONE, "curve": lines.CURVE_ALONE, "largest": lines.LARGEST_ALONE}
+_NO_STEPS = frozenset({"softmax", "exp", "silu", "gelu"})  # computed in float32 they leave no fixed step on either side of zero
 _ENOUGH = 100  # calls of an operator that say what is usual
 _FLOORS = (lines.VARIANCE_FLOOR, lines.SLOPE_FLOOR, lines.CURVE_FLOOR, lines.LARGEST_FLOOR)
 
@@ -75,6 +76,7 @@ class SideNumbers:
         errors: What standards asked for, see :mod:`precflow.agent.replay.errors`; empty if none did.
         partial_sums: ``eta`` and ``worst_row`` of a chip that rounds partial sums at these inputs, see
             :mod:`precflow.agent.replay.partial_sums`; empty where the error is near the reference's, and where it is not known.
+        half_steps: Of a bfloat16 output: its smallest values, see :mod:`precflow.agent.replay.half_steps`.
     """
 
     dtype: str
@@ -95,6 +97,7 @@ class SideNumbers:
     control: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, Any] = field(default_factory=dict)
     partial_sums: Mapping[str, float] = field(default_factory=dict)
+    half_steps: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ class Evaluated:
 
 _WORDS = {
     "movement": "it only moves values, and its output does not have the bits of its inputs",
+    "half_steps": "its smallest values are whole multiples of 2^-24, as those of float16 are, and float64 at the same inputs"
+    " gives numbers in between, which bfloat16 has",
     "misplaced": "its output has NaN, Inf or a mask's fill value where float64 at the same inputs has none, or the reverse",
 }
 
@@ -137,7 +142,7 @@ class IntroducedError:
             ``settings`` the relative difference between its step and one with the reference's settings.
         share: How much of its line it uses; above 1 it is a fault.
         measure: What uses most of its line: ``rho``, ``worst_row``, ``variance``, ``slope``, ``curve``, ``largest``,
-            ``movement``, ``misplaced``, ``step`` or ``settings`` (of an optimizer, see
+            ``movement``, ``misplaced``, ``half_steps``, ``step`` or ``settings`` (of an optimizer, see
             :mod:`precflow.diagnosis.training.replay`).
         is_fault: The operator introduces an error that rounding does not explain.
         is_systematic: The error follows the values (a wrong formula or scale) instead of looking like more rounding.
@@ -146,6 +151,7 @@ class IntroducedError:
         eta_reference: Relative error of the reference's own output.
         eta_target: Relative error of the target's.
         settings: Settings of an optimizer that the target's step follows from, and not from the reference's, in words.
+        has_half_steps: The smallest values of a bfloat16 output have the steps of float16, whatever else uses its line.
         factor_share: What is left of the target's error if its output is divided by one factor, in units of the error that a
             right operator of this kind may have: above 1 no factor alone explains it.
     """
@@ -164,6 +170,7 @@ class IntroducedError:
     eta_target: float = 0.0
     settings: str = ""
     factor_share: float = 0.0
+    has_half_steps: bool = False
 
     @property
     def is_inside(self) -> bool:
@@ -219,12 +226,12 @@ def decide_all(evaluated: Sequence[Evaluated], operators: Mapping[str, str]) -> 
         usual = (
             {name: statistics.median([_read_residue(each, name) for each in others]) for name in _OF_CHIPS} if others else {}
         )
-        decided.append(decide_introduced(one, usual))
+        decided.append(decide_introduced(one, usual, operators.get(one.call, "")))
     return [one for one in decided if one is not None]
 
 
 def decide_introduced(  # noqa: PLR0911  one guard clause a kind
-    evaluated: Evaluated, usual: Mapping[str, float] | None = None
+    evaluated: Evaluated, usual: Mapping[str, float] | None = None, operator: str = ""
 ) -> IntroducedError | None:
     """Return what the numbers say about one output; ``None`` where nothing could be said.
 
@@ -232,6 +239,7 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
         evaluated: As the agent wrote it.
         usual: Median of variance, curve and largest of this output of the target's other calls of this operator; empty if it
             has none.
+        operator: Canonical name of the operator.
     """
     if not evaluated.evaluated or evaluated.kind == RANDOM:
         return None
@@ -252,9 +260,37 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
     # the scale: rho then only asks whether the target is much worse.
     line = max(_line_of(evaluated), _allow_partial_sums(target, "eta", own))
     by_size = _make(evaluated, "rho", rho, line, is_systematic=abs(target.cosine) > lines.TRUNCATION_COSINE)
+    of_steps = _judge_half_steps(evaluated, reference, target, operator)
     if -math.log2(target.unit) >= lines.FINE_DIGITS or by_size.is_fault:
-        return by_size
-    return max([by_size, *_judge_residue(evaluated, reference, target, usual or {})], key=lambda found: found.share)
+        return replace(by_size, has_half_steps=of_steps.is_fault)
+    worst = max([by_size, of_steps, *_judge_residue(evaluated, reference, target, usual or {})], key=lambda found: found.share)
+    return replace(worst, has_half_steps=of_steps.is_fault)
+
+
+def _judge_half_steps(evaluated: Evaluated, reference: SideNumbers, target: SideNumbers, operator: str) -> IntroducedError:
+    """Return whether the target's smallest values have the steps of float16, and the reference's do not.
+
+    What adds up or multiplies may have a fixed step of its own, as an accumulator has whose terms are aligned to the largest.
+    """
+    counts = target.half_steps
+    is_other = evaluated.kind == "other" and bool(counts) and not _are_whole(reference.half_steps, operator)
+    bits = counts["bits"] if is_other and _are_whole(counts, operator) else 0.0
+    return _make(evaluated, "half_steps", bits, lines.HALF_STEPS)
+
+
+def _are_whole(counts: Mapping[str, float], operator: str) -> bool:
+    """Tell whether all small values are in whole steps, with odd numbers of them on both sides of zero.
+
+    One side is enough for an operator that has no fixed step there in float32.
+    """
+    if not counts or any(counts[f"{sign}_whole"] != counts[f"{sign}_small"] for sign in ("negative", "positive")):
+        return False
+    sides = [
+        counts[f"{sign}_small"] >= lines.HALF_STEPS_FEWEST / 2 and counts[f"{sign}_odd"] > 0
+        for sign in ("negative", "positive")
+    ]
+    enough = counts["negative_small"] + counts["positive_small"] >= lines.HALF_STEPS_FEWEST
+    return enough and (any(sides) if operator in _NO_STEPS else all(sides))
 
 
 def _judge_residue(

@@ -73,6 +73,14 @@ reach hundreds on both sides, and a clean chip 15 times the reference's.
 VARIANCE_FLOOR, SLOPE_FLOOR, CURVE_FLOOR, LARGEST_FLOOR = 1.0, 6.0, 8.0, 6.0
 """What the reference's own residue counts as at least, so that a lucky reference makes no fault of a usual target."""
 
+HALF_STEPS = 32.0
+"""Line of the evidence that a bfloat16 output was computed in float16, in bits: its smallest values are all whole multiples of
+2^-24, which correct ones would be by chance once in 2^32.
+"""
+
+HALF_STEPS_FEWEST = 8
+"""Fewest values that have to be such multiples, half of them on each side of zero."""
+
 SMALLEST_ERROR = 0.5
 """Least own error of a reference that rho divides by, in units of the element type's rounding: one exact result is luck."""
 

@@ -336,3 +336,47 @@ def test_what_one_factor_leaves_in_16_bits_is_one_rounding():
     exact, uneven = (side(BFLOAT16, eta=0.03, cosine=math.sqrt(1 - (rest * BFLOAT16 / 0.03) ** 2)) for rest in (1.0, 12.0))
     assert decide(reference, exact).factor_share < 0.27
     assert decide(reference, uneven).factor_share > 1
+
+
+SMALL = torch.cat([torch.randn(256), torch.randn(32) * 2e-6]).bfloat16()  # few enough that no residue shows them
+WAYS = {  # of computing tanh in float32: 1 + something leaves steps of 2^-24 or 2^-25, other ones on the two sides of zero
+    "tanh": torch.tanh,
+    "by exp(2x)": lambda x: ((2 * x).exp() - 1) / ((2 * x).exp() + 1),
+    "by exp(-2x)": lambda x: (1 - (-2 * x).exp()) / (1 + (-2 * x).exp()),
+    "by sigmoid": lambda x: 2 * (2 * x).sigmoid() - 1,
+    "by one division": lambda x: 1 - 2 / ((2 * x).exp() + 1),
+    "flushed": lambda x: torch.where(x.abs() < 2**-24, 0.0, x.tanh()),
+    "two steps off": lambda x: x.tanh() * (1 + 2.0**-7 * torch.sin(1e9 * x)),
+}
+
+
+def judge_bfloat16(given, right, wrong, operator):
+    exact = right(given.double())
+    sides = [SideNumbers(**measure(compute(given.float()).bfloat16(), exact)) for compute in (right, wrong)]
+    evaluated = Evaluated(
+        f"a/{operator}.0", "0", "other", evaluated=True, sides=dict(zip(("reference", "target"), sides, strict=True))
+    )
+    return decide_introduced(evaluated, operator=operator)
+
+
+@pytest.mark.parametrize("operator", ["tanh", "sin", "silu", "gelu"])
+def test_small_values_tell_that_bfloat16_was_computed_in_float16(operator):
+    function = getattr(torch, operator, None) or getattr(torch.nn.functional, operator)
+    found = judge_bfloat16(SMALL, function, lambda x: function(x.half()).float(), operator)
+    assert found.is_fault
+    assert found.has_half_steps
+    assert not judge_bfloat16(SMALL, function, function, operator).is_fault
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_function_that_adds_something_to_one_has_no_steps_of_float16(way):
+    for given in (SMALL, SMALL.abs(), -SMALL.abs()):
+        assert not judge_bfloat16(given, torch.tanh, WAYS[way], "tanh").has_half_steps
+
+
+def test_a_softmax_has_small_values_on_one_side_only():
+    scores = (torch.randn(16, 64) * 5).bfloat16()
+    found = judge_bfloat16(scores, lambda x: x.softmax(-1), lambda x: x.half().softmax(-1).float(), "softmax")
+    assert found.has_half_steps
+    sigmoid = judge_bfloat16(-SMALL.abs() * 1e6 - 10, torch.sigmoid, lambda x: 1 - 1 / (1 + x.exp()), "sigmoid")
+    assert not sigmoid.has_half_steps

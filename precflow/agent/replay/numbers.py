@@ -36,6 +36,7 @@ import torch
 from precflow.agent.contract import Band
 from precflow.agent.measure import value_classes
 from precflow.agent.measure.content_id import dtype_name
+from precflow.agent.replay.half_steps import HalfSteps
 from precflow.agent.replay.residue import BINS, Distinct, Residue, divide, finite, take_numbers
 
 BLOCK = 1 << 16  # elements that are worked on at once: half a megabyte in float64 stays in the cache
@@ -286,6 +287,7 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
     sums, own, control = _Sums(), Residue(), Residue()
     edges = _find_edges(flat, ordinary) if residue else None
     once = Distinct() if edges is not None and form.unit > _INNER and _is_repeated(flat, ordinary) else None
+    steps = HalfSteps() if real == torch.bfloat16 and residue else None
     norms: List[torch.Tensor] = []
     for whole in flat.blocks(row):
         block = ordinary.clean(whole)
@@ -295,7 +297,10 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
         ulp = ulp_of(block.exact, form)
         deviation = _deviation(block, ulp, ordinary.rms, form)
         weight, places = block.exact / deviation, torch.bucketize(block.exact, edges)
-        errors = [(rounded - block.exact).div_(deviation) for rounded in (block.output, round_once(block.exact, real, ulp))]
+        once_rounded = round_once(block.exact, real, ulp)
+        if steps is not None:
+            steps.add(block.output, once_rounded)
+        errors = [(rounded - block.exact).div_(deviation) for rounded in (block.output, once_rounded)]
         for residue_of, z in zip((own, control), errors):
             residue_of.add(z, weight, places, block.kept)  # clips z
         if once is not None:
@@ -319,6 +324,7 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
             else dict.fromkeys(("variance", "slope", "curve", "largest"))
         ),
         "control": take_numbers(control, 1, once, edges, sums.count) if residue else None,
+        **({} if steps is None else {"half_steps": steps.numbers()}),
     }
 
 

@@ -208,6 +208,10 @@ _SUSPECT = {
     "inputs_use": EvidenceName(
         "share of their limit that inputs use", "Largest of the passing records that it is computed from, 0 to 1."
     ),
+    "foreign_share": EvidenceName(
+        "values that none of its inputs has",
+        "Share of the output of pure movement; what the reference's output has may fill it (zeros of a padding).",
+    ),
     "inputs_equal": EvidenceName("inputs bitwise equal", "All inputs and weights have the same bits on both sides."),
     "inputs_differ": EvidenceName("an input has other bits", "Of those whose content is known on both sides."),
     "input_shapes_equal": EvidenceName("inputs have the same shapes", "All inputs and weights."),
@@ -219,7 +223,12 @@ _SUSPECT = {
     ),
     "introduced_rho": EvidenceName("times the reference's own error", "Against float64, each side at its own inputs."),
     "introduced_measure": EvidenceName(
-        "shown by", "`rho` (size), `variance`, `slope`, `curve`, `largest` (rounding residue), `movement` or `nonfinite`."
+        "shown by",
+        "`rho` (size), `variance`, `slope`, `curve`, `largest` (rounding residue), `half_steps`, `movement` or `nonfinite`.",
+    ),
+    "half_steps": EvidenceName(
+        "smallest values in steps of float16",
+        "Those of a bfloat16 output are whole multiples of 2^-24, and correct ones are not; absent otherwise.",
     ),
     "introduced_factor_share": EvidenceName(
         "what one factor leaves, of its line",

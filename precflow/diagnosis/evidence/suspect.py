@@ -71,6 +71,7 @@ def gather(
             "introduced_measure": introduced.measure,
             "introduced_fault": introduced.is_fault,
             "introduced_systematic": introduced.is_systematic,
+            "half_steps": introduced.has_half_steps or None,
             "introduced_factor_share": introduced.factor_share or None,
         }
     if introduced is not None and (introduced.measure == "settings" or introduced.is_inside):
