@@ -254,7 +254,8 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
         return _make(evaluated, "misplaced", math.inf, 1.0)
     if target.eta is None or reference.eta is None:  # nothing ordinary is left to be measured
         return None
-    own = max(reference.eta, lines.SMALLEST_ERROR * target.unit)
+    is_few = target.elements < lines.FEWEST_ELEMENTS
+    own = max(reference.eta, (lines.SMALLEST_ERROR_OF_FEW if is_few else lines.SMALLEST_ERROR) * target.unit)
     rho = target.eta / own
     # A reference that is itself far from float64 (TF32 on the GPU, a composition that is not this operator's) still serves as
     # the scale: rho then only asks whether the target is much worse.

@@ -84,6 +84,11 @@ HALF_STEPS_FEWEST = 8
 SMALLEST_ERROR = 0.5
 """Least own error of a reference that rho divides by, in units of the element type's rounding: one exact result is luck."""
 
+SMALLEST_ERROR_OF_FEW = 1.0
+"""The same of fewer than ``FEWEST_ELEMENTS``, whose error is a single draw: just above a power of two, a function that is right
+to two units in the last place is off by five such units (the square root of one number in a sampler, on a correct chip).
+"""
+
 OPTIMIZER_STEP = 2.0
 """Line of an optimizer's error against its formula, in units of four roundings of the terms that it adds up. Correct optimizers
 (torch's, foreach and not, float32 and bfloat16): at most 0.8.

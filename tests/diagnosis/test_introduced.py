@@ -380,3 +380,14 @@ def test_a_softmax_has_small_values_on_one_side_only():
     assert found.has_half_steps
     sigmoid = judge_bfloat16(-SMALL.abs() * 1e6 - 10, torch.sigmoid, lambda x: 1 - 1 / (1 + x.exp()), "sigmoid")
     assert not sigmoid.has_half_steps
+
+
+@pytest.mark.parametrize("elements", [1, 2, 6])
+def test_a_function_that_is_right_to_two_units_is_no_fault_however_few_elements_there_are(elements):
+    """Just above 1, two units in the last place are more than eight halves of a rounding; many are off by less."""
+    exact = 1.0 + (torch.arange(elements, dtype=torch.float64) + 0.9) * 2.0**-23
+    plain = exact.float()
+    moved, wrong = ((plain.view(torch.int32) + units).view(torch.float32) for units in (2, 12))
+    reference, target, broken = (SideNumbers(**measure(value, exact)) for value in (plain, moved, wrong))
+    assert not decide(reference, target).is_fault
+    assert decide(reference, broken).is_fault
