@@ -19,8 +19,9 @@ settings.register_profile("precflow", deadline=None, derandomize=not amounts.ALL
 settings.load_profile("precflow")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has what it starts in the background ignore interrupts
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several tests on the same cores wait for each other at every operator
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before anything imports torch. Threads of several tests on the same cores wait for each other at every operator; and a fork of
+# a process in which an operator has run on several threads waits for ever at its next one: these threads are not in it.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks; after the hooks of folders, which are younger

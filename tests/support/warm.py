@@ -83,7 +83,7 @@ class Warm:
                 stdout=subprocess.PIPE,
                 start_new_session=True,
             )
-            assert self._server.stdout.readline() == b"ready\n", "the warm server did not start"
+            assert self._server.stdout.readline() == b"ready\n", "the warm server did not start; what it said is on stderr"
 
     def popen(self, words, *, cwd, env, out, err, module="precflow"):
         """Start ``python -m MODULE WORDS``, the judge or ``precflow.agent``; ``python WORDS`` where the module is ``""``."""
@@ -209,6 +209,8 @@ def serve(address):
     """Fork a judge for each message until stdin is closed."""
     os.chdir(Path(address).parent)  # no shipped file is below it, so what is read is cached under the names that runs use
     _import_everything()
+    if problem := _other_threads():
+        sys.exit(problem)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
@@ -247,6 +249,7 @@ def serve(address):
 def _fork(connection, sockets, pipes, watched):
     """Return the process id of a judge, after reading from the connection what it is to do."""
     job, files = _receive(connection)
+    assert not _other_threads(), _other_threads()
     pid = os.fork()
     if pid == 0:  # the child forgets what belongs to the server
         signal.set_wakeup_fd(-1)
@@ -261,6 +264,14 @@ def _fork(connection, sockets, pipes, watched):
     for file in files:
         os.close(file)
     return pid
+
+
+def _other_threads():
+    """Say which threads this process has besides its own, ``""`` for none: a lock that one holds is held for ever in a fork."""
+    names = [(task / "comm").read_text(encoding="utf-8").strip() for task in Path("/proc/self/task").iterdir()]
+    if len(names) == 1:
+        return ""
+    return f"it would fork with {len(names)} threads ({', '.join(names)}): what has it imported that starts one?"
 
 
 def _kill_unwanted(connection, judges, watched):
