@@ -23,6 +23,7 @@ _FEWEST_LINES = 8  # rows or columns, the same
 _FEW = 0.02  # share of the elements
 _FEW_LINES = 0.1  # share of the rows or columns
 _SEVERAL = 4  # wrong elements in a row from which on it is the row that is wrong
+_ALIKE = 0.01  # share of the largest error of a line
 _APART = 4.0  # times the largest error of the others that the smallest wrong one has
 _ROOM, _ROOM_OF_16_BITS = 256.0, 8.0  # roundings that the others may be off: of long sums, and in types that are rounded to
 _DIGITS_OF_16_BITS = 11
@@ -70,7 +71,7 @@ def find_isolated(right: Floats, target: Floats, inputs: Sequence[Floats], digit
         (name, axes, lines)
         for name, axes in _list_lines(right.ndim)
         if (lines := _find_wrong_lines(size, error, axes, room)) is not None
-        and (wrong is None or _are_whole_lines(wrong, lines))
+        and (_are_wrong_in_several(error, axes, lines) if wrong is None else _are_whole_lines(wrong, lines))
     ]
     if found:  # one sample in place of its rows
         name, axes, lines = min(found, key=lambda one: np.count_nonzero(one[2]))
@@ -93,6 +94,13 @@ def _are_whole_lines(wrong: BoolArray, lines: BoolArray) -> bool:
     count, length = np.count_nonzero(wrong), wrong.size // lines.size
     needed = min(length, _SEVERAL)
     return bool(length > 1 and count >= _SEVERAL and count >= needed * np.count_nonzero(lines))
+
+
+def _are_wrong_in_several(error: Floats, axes: tuple[int, ...], lines: BoolArray) -> bool:
+    """Tell whether each line has several errors of the size of its largest: next to one wrong element, rounding is far less."""
+    inside = np.moveaxis(error, axes, range(len(axes))).reshape(lines.size, -1)[lines]
+    alike = np.count_nonzero(inside >= _ALIKE * inside.max(axis=1, keepdims=True), axis=1)
+    return bool((alike >= min(inside.shape[1], _SEVERAL)).all() and inside.shape[1] > 1)
 
 
 def _stand_out(ratios: Floats, room: float, few: float, fewest: int) -> BoolArray | None:

@@ -62,6 +62,16 @@ def test_columns_of_two_rows_are_columns_and_no_elements():
     assert find_isolated(right, target, [], 24).text.startswith("4 of 320 elements")
 
 
+def test_scattered_elements_of_two_rows_are_no_columns():
+    """Four of 128 are more than a few, and three of them are columns of two of which one is right."""
+    right = GENERATOR.standard_normal((2, 64))
+    for values in ([2.0, 2.0, 2.0, 2.0], [3.0, 2.0, 3.0, 0.01]):
+        target = right * (1 + 2.0**-22 * GENERATOR.standard_normal(right.shape))
+        target[[0, 1, 0, 1], [3, 17, 40, 55]] += values
+        found = find_isolated(right, target, [], 24)
+        assert found is None or "columns" not in found.text
+
+
 def test_noise_of_every_size_is_not_isolated():
     heavy = RIGHT + 1e-3 * GENERATOR.standard_cauchy(RIGHT.shape)
     assert find_isolated(RIGHT, heavy, [], 24) is None
