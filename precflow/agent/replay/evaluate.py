@@ -33,7 +33,7 @@ from precflow.agent.replay import alternatives, numbers, operators
 from precflow.agent.replay.calls import CannotCompute, GradientGraph, RecordedCall, SideTensors, TensorFiles, read_calls
 from precflow.agent.replay.errors import Asked, measure_errors, read_asked
 from precflow.agent.replay.gradients import GradientComputation
-from precflow.agent.replay.partial_sums import add_in_parts, add_partial_sums, find_summed
+from precflow.agent.replay.partial_sums import add_in_parts, add_partial_sums, find_summed, split_operands
 from precflow.agent.replay.readings import Exact, adapt, choose_tolerance, measure_distance, outputs_of, run_closest, widen
 
 if TYPE_CHECKING:
@@ -356,15 +356,15 @@ class Computation:
         """
         ((index, output),) = side.outputs.items()
         inputs = self._prepare(side.inputs)
-        path, axes = find_summed(self._call.operator, self._call.arguments, inputs)
+        summed = find_summed(self._call.operator, self._call.arguments, inputs)
         (reading,) = self._readings
 
-        def compute(operand: torch.Tensor) -> torch.Tensor:
+        def compute(operands: Mapping[str, torch.Tensor]) -> torch.Tensor:
             # In copies, because an operator in place writes to what it is given.
-            return outputs_of(reading.run({**self._prepare(side.inputs), path: operand.clone()}))[index]
+            return outputs_of(reading.run({**self._prepare(side.inputs), **operands}))[index]
 
-        bias = compute(torch.zeros_like(inputs[path]))  # what is added to the product
-        made = add_in_parts(lambda part: compute(part) - bias, inputs[path], axes, output.dtype)
+        bias = compute({path: torch.zeros_like(inputs[path]) for path in summed})  # what is added to the product
+        made = add_in_parts((compute(part) - bias for part in split_operands(inputs, summed)), output.dtype)
         return {index: numbers.round_once((made + bias).contiguous(), output.dtype)}
 
     def _add_terms(self, side: SideValues) -> Dict[str, torch.Tensor]:

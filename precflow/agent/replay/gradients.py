@@ -17,7 +17,7 @@ import torch
 
 from precflow.agent.replay import numbers, operators
 from precflow.agent.replay.calls import CannotCompute, Function, GradientGraph, find_dtype, parse_argument
-from precflow.agent.replay.partial_sums import add_in_parts, find_summed_of_gradient
+from precflow.agent.replay.partial_sums import add_in_parts, find_summed_of_gradient, mask_parts
 from precflow.agent.replay.readings import (
     Exact,
     adapt,
@@ -323,8 +323,8 @@ class Differentiated:
                 raise CannotCompute("several gradients arrive at a sum")
             else:
                 ((output, whole),) = rounded.items()
-                back = functools.partial(_pull_back_one, outputs, path, leaf, output)
-                made = add_in_parts(back, whole, axes[output], types[output])
+                parts = (pull_back(outputs, {path: leaf}, {output: part})[path] for part in mask_parts(whole, axes[output]))
+                made = add_in_parts(parts, types[output])
             found[path] = (made, made)
         return found
 
@@ -452,10 +452,6 @@ def pull_back(outputs: Tensors, leaves: Tensors, arriving: Tensors) -> Tensors:
         allow_unused=True,
     )
     return {path: gradient for path, gradient in zip(leaves, found) if gradient is not None}
-
-
-def _pull_back_one(outputs: Tensors, path: str, leaf: torch.Tensor, output: str, gradient: torch.Tensor) -> torch.Tensor:
-    return pull_back(outputs, {path: leaf}, {output: gradient})[path]
 
 
 class _Given(NamedTuple):

@@ -2,17 +2,17 @@
 
 A product whose operands have 512 features may be computed as eight products of 64, each stored in bfloat16, which are then
 added up in bfloat16 (split-K). How far that is off depends on the operands: where parts are large and cancel, their rounding
-is many times that of the result. So for a given product it is computed: the same operands, in 16 parts along what is summed
-over, of at least 16 terms each.
+is many times that of the result. So for a given product it is computed: the same operands, in up to 64 parts along what is
+summed over, of at least 16 terms each.
 
-Parts are made by masking: a product is linear in each operand, so that the parts of one operand, with zeros elsewhere, give
-parts of the product. In the backward pass it is the arriving gradient that is masked.
+Parts are made by cutting both operands, or by masking: a product is linear in each operand, so that the parts of one operand,
+with zeros elsewhere, give parts of the product. In the backward pass it is the arriving gradient that is masked.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -21,9 +21,10 @@ from precflow.agent.replay.calls import CannotCompute, parse_argument
 from precflow.agent.replay.numbers import measure, round_once
 from precflow.agent.replay.readings import Exact
 
-MOST_PARTS = 16
+MOST_PARTS = 64
 FEWEST_TERMS = 16  # in a part
-_BY_ROWS = frozenset("linear matmul mm bmm mv dot inner npu_linear npu_bmmV2".split())  # sum over the last axis of the first
+_MOST_MASKED = 1 << 26  # elements of all masked copies of an operand
+_BY_ROWS = frozenset("matmul mm bmm mv dot npu_bmmV2".split())
 _ADDED_TO = frozenset("addmm baddbmm addmv".split())
 _CONVOLUTIONS = frozenset("conv1d conv2d conv3d convolution thnn_conv2d mkldnn_convolution".split())
 _BY_CHANNEL = frozenset("group_norm batch_norm instance_norm".split())
@@ -84,33 +85,55 @@ def _is_far_worse(line: Numbers, own: Numbers) -> bool:
     return any(line[name] is not None and own[name] is not None and line[name] > _FAR_WORSE * own[name] for name in _SIZES)
 
 
-def add_in_parts(
-    compute: Callable[[torch.Tensor], torch.Tensor], operand: torch.Tensor, axes: Axes, dtype: torch.dtype
-) -> torch.Tensor:
+def add_in_parts(parts: Iterable[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     """Return a sum as a chip makes it that rounds its parts and adds these up, one after the other, in the same type.
 
+    A large part costs more if many are added after it than before. So they are added from both ends, and of each element the
+    sum is taken that is farther off.
+
     Args:
-        compute: Takes the operand and returns the sum, in float64; linear in the operand.
-        operand: In float64.
-        axes: Of the operand that are summed over; none: the sum is rounded once.
+        parts: In float64.
         dtype: The type.
     """
-    total: Optional[torch.Tensor] = None
-    for part in _mask(operand, axes):
-        rounded = round_once(compute(part).contiguous(), dtype)
-        total = rounded if total is None else round_once(total + rounded, dtype)
-    assert total is not None
+    exact: Optional[torch.Tensor] = None
+    rounded: List[torch.Tensor] = []
+    for part in parts:
+        exact = part if exact is None else exact + part
+        rounded.append(round_once(part.contiguous(), dtype).to(dtype))
+    assert exact is not None
+    forth, back = (_add(rounded, dtype), _add(rounded[::-1], dtype))
+    return torch.where((forth - exact).abs() >= (back - exact).abs(), forth, back)
+
+
+def _add(rounded: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    total = rounded[0].to(torch.float64)
+    for part in rounded[1:]:
+        total = round_once(total + part, dtype)
     return total
 
 
-def _mask(operand: torch.Tensor, axes: Axes) -> Iterator[torch.Tensor]:
-    """Yield the operand with all but a part of what is summed over replaced by zeros."""
-    sizes = [operand.shape[axis] for axis in axes]
-    terms = math.prod(sizes)
-    count = max(1, min(MOST_PARTS, terms // FEWEST_TERMS))
+def count_parts(terms: int) -> int:
+    """Return in how many parts so many terms are added."""
+    return max(1, min(MOST_PARTS, terms // FEWEST_TERMS))
+
+
+def mask_parts(operand: torch.Tensor, axes: Axes) -> Iterator[torch.Tensor]:
+    """Yield an operand with all but a part of what is summed over replaced by zeros.
+
+    Args:
+        operand: The operand.
+        axes: Those that are summed over.
+
+    Raises:
+        CannotCompute: It would take minutes: each part costs as much as the whole.
+    """
+    terms = math.prod([operand.shape[axis] for axis in axes])
+    count = count_parts(terms)
     if count == 1:
         yield operand
         return
+    if operand.numel() * count > _MOST_MASKED:
+        raise CannotCompute("%d parts of %d elements are too many" % (count, operand.numel()))
     shape = [1] * operand.dim()
     for axis in axes:
         shape[axis] = operand.shape[axis]
@@ -119,8 +142,28 @@ def _mask(operand: torch.Tensor, axes: Axes) -> Iterator[torch.Tensor]:
         yield torch.where(places == part, operand, torch.zeros((), dtype=operand.dtype))
 
 
-def find_summed(operator: str, arguments: Mapping[str, str], inputs: Mapping[str, torch.Tensor]) -> Tuple[str, Axes]:
-    """Return the path of an operand of a product, and its axes that are summed over.
+def split_operands(operands: Mapping[str, torch.Tensor], summed: Mapping[str, Axes]) -> Iterator[Dict[str, torch.Tensor]]:
+    """Yield the parts of the operands of a product, by path.
+
+    Args:
+        operands: By path.
+        summed: Path -> the axes that are summed over. If both operands have one, they are cut, which costs no more than the
+            product at once; else the first is masked.
+    """
+    if len(summed) == 1:
+        ((path, axes),) = summed.items()
+        for part in mask_parts(operands[path], axes):
+            yield {path: part}
+        return
+    terms = {operands[path].shape[axis] for path, (axis,) in summed.items()}.pop()
+    count = count_parts(terms)
+    for place in range(count):
+        begin, end = (-(-terms * edge // count) for edge in (place, place + 1))
+        yield {path: operands[path].narrow(axis, begin, end - begin) for path, (axis,) in summed.items()}
+
+
+def find_summed(operator: str, arguments: Mapping[str, str], inputs: Mapping[str, torch.Tensor]) -> Dict[str, Axes]:
+    """Return the axes of the operands of a product that are summed over, by path: of both operands, or of one.
 
     Args:
         operator: Canonical name.
@@ -131,19 +174,22 @@ def find_summed(operator: str, arguments: Mapping[str, str], inputs: Mapping[str
         CannotCompute: It is not known of this operator.
     """
     name = operator.rstrip("_")
+    if name == "linear":
+        paths = _find_path(inputs, "0", "input"), _find_path(inputs, "1", "weight")
+        return {path: (inputs[path].dim() - 1,) for path in paths}
     if name in _BY_ROWS:
-        path = _find_path(inputs, "0", "input", "self", "mat1")
-        return path, (inputs[path].dim() - 1,)
+        first, second = _find_path(inputs, "0", "input", "self"), _find_path(inputs, "1", "other", "mat2")
+        return {first: (inputs[first].dim() - 1,), second: (max(inputs[second].dim() - 2, 0),)}
     if name in _ADDED_TO:
         path = _find_path(inputs, "1", "mat1", "batch1", "mat")
-        return path, (inputs[path].dim() - 1,)
+        return {path: (inputs[path].dim() - 1,)}
     if name in _CONVOLUTIONS and "True" not in (arguments.get("6"), arguments.get("transposed")):
         path = _find_path(inputs, "1", "weight")
-        return path, tuple(range(1, inputs[path].dim()))
+        return {path: tuple(range(1, inputs[path].dim()))}
     if name == "einsum":
         operands, made = _read_equation(arguments)
         path = _find_path(inputs, "1", "1.0")
-        return path, tuple(axis for axis, letter in enumerate(operands[0]) if letter not in made)
+        return {path: tuple(axis for axis, letter in enumerate(operands[0]) if letter not in made)}
     raise CannotCompute("what %s sums over is not known" % operator)
 
 

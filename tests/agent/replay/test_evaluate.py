@@ -178,8 +178,9 @@ def test_what_partial_sums_are_off_by_is_said_of_products_in_16_bits_that_are_fa
 
     far = evaluated(made[0] + made[1] + made[2] + made[3])
     assert far["target"]["eta"] > 4 * far["reference"]["eta"]
-    assert far["target"]["partial_sums"]["eta"] == pytest.approx(far["target"]["eta"], rel=0.1)
-    assert far["target"]["partial_sums"]["worst_row"] == pytest.approx(far["target"]["worst_row"], rel=0.1)
+    # The other way round, a sum may be farther off.
+    assert 1.0 <= far["target"]["partial_sums"]["eta"] / far["target"]["eta"] < 1.5
+    assert 1.0 <= far["target"]["partial_sums"]["worst_row"] / far["target"]["worst_row"] < 1.5
     near = evaluated(sum(parts).half())
     assert all("partial_sums" not in numbers for numbers in (far["reference"], *near.values()))
 
