@@ -218,7 +218,7 @@ def decide_all(evaluated: Sequence[Evaluated], operators: Mapping[str, str]) -> 
     for one in evaluated:
         if one.evaluated and one.sides["target"].eta is not None:
             group = groups[operators.get(one.call, ""), one.index]
-            if len(group) < _ENOUGH:
+            if len(group) < _ENOUGH and one.sides["target"].elements >= lines.SINGLE_DRAWS:
                 group.append((one.call, one.sides["target"]))
     decided = []
     for one in evaluated:
@@ -254,8 +254,7 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
         return _make(evaluated, "misplaced", math.inf, 1.0)
     if target.eta is None or reference.eta is None:  # nothing ordinary is left to be measured
         return None
-    is_few = target.elements < lines.FEWEST_ELEMENTS
-    own = max(reference.eta, (lines.SMALLEST_ERROR_OF_FEW if is_few else lines.SMALLEST_ERROR) * target.unit)
+    own = _own_error(reference, target)
     rho = target.eta / own
     # A reference that is itself far from float64 (TF32 on the GPU, a composition that is not this operator's) still serves as
     # the scale: rho then only asks whether the target is much worse.
@@ -299,6 +298,7 @@ def _judge_residue(
 ) -> Iterable[IntroducedError]:
     """Yield what each residue says, and what the size of the error says of what adds up."""
     yield from _judge_sums(evaluated, reference, target)
+    is_few = target.elements < lines.SINGLE_DRAWS
     for name, floor in zip(_RESIDUES, _FLOORS, strict=True):
         # Partial sums that a matmul rounds to its own type (split-K) are legal and raise variance and largest element.
         if evaluated.kind in _ROUNDING_INSIDE and name in {"variance", "largest"}:
@@ -308,13 +308,18 @@ def _judge_residue(
             continue
         least = max(floor, target.control.get(name, 0.0), getattr(reference, name) if same_type else 0.0)
         value = _read_residue(target, name)
+        if is_few and name == "variance":
+            # What the others of so few elements show is as much luck, and so is how well the reference rounded them.
+            yield _make(evaluated, name, value / max(floor, least / _rounding_of_few(target)), _variance_line(target))
+            continue
         if name not in _OF_CHIPS:
             yield _make(evaluated, name, value / least, lines.RESIDUE, is_systematic=True)
             continue
-        if name in usual:
+        if name in usual and not is_few:
             yield _make(evaluated, name, value / max(least, usual[name]), lines.RESIDUE, is_systematic=name == "curve")
         if name in _ALONE:
-            yield _make(evaluated, name, value / least, _ALONE[name], is_systematic=name == "curve")
+            line = _variance_line(target) if name == "variance" else _ALONE[name]
+            yield _make(evaluated, name, value / least, line, is_systematic=name == "curve")
 
 
 def _judge_sums(evaluated: Evaluated, reference: SideNumbers, target: SideNumbers) -> Iterable[IntroducedError]:
@@ -329,7 +334,7 @@ def _judge_sums(evaluated: Evaluated, reference: SideNumbers, target: SideNumber
     if evaluated.kind == REDUCTION:
         # Where a sum cancels, rounded partial sums leave more than the rounding of the result, which is all that another
         # reference may show.
-        least = max(reference.eta or 0.0, lines.SMALLEST_ERROR * target.unit)
+        least = _own_error(reference, target)
         yield _make(evaluated, "rho", (target.eta or 0.0) / least, _line_of_sums(target, "eta", least))
         return
     for measure, name in (("rho", "eta"), ("worst_row", "worst_row")):
@@ -349,6 +354,23 @@ def _allow_partial_sums(target: SideNumbers, name: str, own: float) -> float:
     """Return what a chip that rounds partial sums may be off by, in units of the reference's own; 0 where it is not known."""
     factor = lines.PARTIAL_SUMS if name == "eta" else lines.PARTIAL_SUMS_ROW
     return factor * target.partial_sums.get(name, 0.0) / own
+
+
+def _own_error(reference: SideNumbers, target: SideNumbers) -> float:
+    """Return what rho divides by: the reference's own error, and at least that of one rounding of so many elements."""
+    least = lines.SMALLEST_ERROR_OF_FEW if target.elements < lines.FEWEST_ELEMENTS else lines.SMALLEST_ERROR
+    return max(reference.eta or 0.0, least * target.unit)
+
+
+def _variance_line(numbers: SideNumbers) -> float:
+    """Return the line of the variance by itself: the fewer the elements, the more of it is luck."""
+    luck = lines.VARIANCE_LUCK * lines.VARIANCE_SPREAD / math.sqrt(max(numbers.elements, 1))
+    return max(lines.VARIANCE_ALONE, min(12.0 * lines.UNITS_OFF**2, lines.VARIANCE_USUAL + luck))
+
+
+def _rounding_of_few(numbers: SideNumbers) -> float:
+    """Return the variance that one rounding of so few elements may show."""
+    return min(lines.ROUNDING_MOST, 1.0 + lines.VARIANCE_LUCK * lines.ROUNDING_SPREAD / math.sqrt(max(numbers.elements, 1)))
 
 
 def _read_residue(numbers: SideNumbers, name: str) -> float:
@@ -391,7 +413,7 @@ def _measure_factor_share(evaluated: Evaluated, reference: SideNumbers, target: 
     """
     if target.eta is None or reference.eta is None or not target.unit:
         return 0.0
-    least = max(reference.eta, lines.SMALLEST_ERROR * target.unit)
+    least = _own_error(reference, target)
     rest = target.eta * math.sqrt(max(0.0, 1.0 - target.cosine**2)) / least
     if -math.log2(target.unit) >= lines.FINE_DIGITS:
         return rest / _line_of(evaluated)

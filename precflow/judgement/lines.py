@@ -55,6 +55,28 @@ A chip whose functions are off by an ulp of the 16-bit type everywhere reaches 9
 41. Below this line only a call that stands out among its like (``RESIDUE`` times their median) is a fault.
 """
 
+UNITS_OFF = 2.5
+"""Units in the last place that a single number in 16 bits may be off: two of a function, and half of one of its rounding."""
+
+VARIANCE_USUAL, VARIANCE_SPREAD, VARIANCE_LUCK = 25.0, 22.5, 3.5
+"""Mean and standard deviation of the square of such an error, in those of one rounding, and by how many standard deviations the
+mean of ``n`` of them may be off by luck.
+
+The line is ``25 + 3.5 * 22.5 / sqrt(n)``, at least ``VARIANCE_ALONE`` and at most ``12 * UNITS_OFF ** 2``. The errors are whole
+numbers from -2 to 2, each as likely, and a uniform one of half a unit: the mean is 12 (2 + 1/12). So a single number is held to
+2.5 units, four to 2.3 (root mean square), sixteen to 1.9, and 250 or more to 1.6. A ``cross_entropy`` kept in bfloat16 was 1.9
+units off on a correct chip, one computed in bfloat16 in a float16 model 3.4.
+"""
+
+SINGLE_DRAWS = 16
+"""Elements of an output below which its variance is luck.
+
+It is not compared with that of other calls then, and the reference's own counts only as far as it is beyond one rounding.
+"""
+
+ROUNDING_SPREAD, ROUNDING_MOST = 0.9, 3.0
+"""Standard deviation of the square of one rounding, in units of its mean, and the most that it can be."""
+
 CURVE_ALONE = 4.0
 """The same of the curve, in units of the errors' own scatter.
 

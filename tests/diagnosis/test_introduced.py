@@ -392,3 +392,39 @@ def test_a_function_that_is_right_to_two_units_is_no_fault_however_few_elements_
     reference, target, broken = (SideNumbers(**measure(value, exact)) for value in (plain, moved, wrong))
     assert not decide(reference, target).is_fault
     assert decide(reference, broken).is_fault
+
+
+_ONE_OF_16_BITS = [torch.bfloat16, torch.float16]
+
+
+def _off(values, exact, units):
+    """Move numbers by whole units in the last place, away from zero."""
+    return SideNumbers(**measure((values.view(torch.int16) + units.to(torch.int16)).view(values.dtype), exact))
+
+
+@pytest.mark.parametrize("dtype", _ONE_OF_16_BITS)
+@pytest.mark.parametrize("count", [1, 2, 4, 15, 16, 64])
+def test_few_numbers_of_a_function_that_is_two_units_off_are_no_fault_however_well_the_reference_rounded(dtype, count):
+    draw = torch.Generator().manual_seed(count)
+    others = [f"{number}/mean.0" for number in range(3)]
+    wrong = 0
+    for _ in range(30):
+        evaluated = []
+        for name in others:
+            exact = torch.exp2(2 * torch.rand(count, generator=draw, dtype=torch.float64))
+            units = torch.randint(-2, 3, (count,), generator=draw)
+            rounded = exact.to(dtype)
+            sides = {"reference": _off(rounded, exact, 0 * units), "target": _off(rounded, exact, units)}
+            evaluated.append(Evaluated(name, "0", "other", evaluated=True, sides=sides))
+        wrong += sum(one.is_fault for one in decide_all(evaluated, dict.fromkeys(others, "mean")))
+    assert not wrong
+
+
+@pytest.mark.parametrize("dtype", _ONE_OF_16_BITS)
+@pytest.mark.parametrize("below", [0, 1])  # units that the number is below the next power of two
+def test_a_single_number_in_16_bits_is_held_to_two_and_a_half_units(dtype, below):
+    exact = torch.tensor([2.0], dtype=dtype)
+    exact = (exact.view(torch.int16) - below).view(dtype).double()
+    reference = SideNumbers(**measure(exact.to(dtype), exact))
+    for units, fault in ((1, False), (2, False), (4, True), (-2, False), (-6, True), (100, True)):
+        assert decide(reference, _off(exact.to(dtype), exact, torch.tensor([units]))).is_fault == fault, units

@@ -10,11 +10,12 @@ operator adds up, because a sum that cancels has no size of its own::
     M   = max |z|                   a single wrong element
 
 ``z = e / deviation``. A value rounded to nearest is off by ``ulp / sqrt(12)``: the standard deviation of a uniform error of
-half an ulp. Every operator on a 16-bit type computes in float32 inside, so the deviation also has 2^-24 of the terms that were
-added up, or of the tensor's rms. Without that, the tail of a GELU or a sum that cancels, 1e-20 where other elements are 1,
-would outweigh everything. A and B clip z at 8, V at 32, so that one element cannot stand for all: M is there for it. Where a
-correct operator adds up in 16 bits, as torch does for the weight gradient of a LayerNorm, elements near 0 have any z; without
-its bound V was 94 times the reference's on a correct chip.
+half an ulp. The ulp is that of ``f64(x)``, and twice that where ``y`` lies beyond the next power of two. Every operator on a
+16-bit type computes in float32 inside, so the deviation also has 2^-24 of the terms that were added up, or of the tensor's rms.
+Without that, the tail of a GELU or a sum that cancels, 1e-20 where other elements are 1, would outweigh everything. A and B clip
+z at 8, V at 32, so that one element cannot stand for all: M is there for it. Where a correct operator adds up in 16 bits, as
+torch does for the weight gradient of a LayerNorm, elements near 0 have any z; without its bound V was 94 times the reference's
+on a correct chip.
 
 Errors of few distinct values do not average out: a function of bfloat16 inputs, of which there are 128 between 1 and 2, rounds
 the same value in the same way a thousand times. So where most values of float64 occur more than once, A and B count each of
@@ -295,12 +296,12 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
         if edges is None:
             continue
         ulp = ulp_of(block.exact, form)
-        deviation = _deviation(block, ulp, ordinary.rms, form)
+        deviation, top = _deviation(block, ulp, ordinary.rms, form), ulp * 2.0**form.digits
         weight, places = block.exact / deviation, torch.bucketize(block.exact, edges)
         once_rounded = round_once(block.exact, real, ulp)
         if steps is not None:
             steps.add(block.output, once_rounded)
-        errors = [(rounded - block.exact).div_(deviation) for rounded in (block.output, once_rounded)]
+        errors = [_in_deviations(values, block.exact, deviation, top) for values in (block.output, once_rounded)]
         for residue_of, z in zip((own, control), errors):
             residue_of.add(z, weight, places, block.kept)  # clips z
         if once is not None:
@@ -357,6 +358,22 @@ def _worst_row(norms: torch.Tensor) -> float:
     least = torch.clamp(scale, min=float(scale.median()))
     ratios = torch.where(error > 0, error / least, torch.zeros_like(error))
     return finite(float(ratios.max()))
+
+
+def _in_deviations(values: torch.Tensor, exact: torch.Tensor, deviation: torch.Tensor, top: torch.Tensor) -> torch.Tensor:
+    """Return errors over their deviations; where a value lies beyond the next power of two, in those of its own last place.
+
+    A value that is two units above the largest number below 2 is off by four units of 1, and by two of its own.
+
+    Args:
+        values: The output, or float64 rounded once.
+        exact: float64.
+        deviation: Of a correct result at each place.
+        top: The power of two above each value of float64.
+    """
+    z = (values - exact).div_(deviation)
+    z[values.abs() >= top] *= 0.5
+    return z
 
 
 def _deviation(block: _Flat, ulp: torch.Tensor, rms: float, form: Format) -> torch.Tensor:

@@ -36,7 +36,7 @@ def by_numpy(output, exact, name, terms=None):
     e = y - g
 
     def residue(values):
-        z = (values - g) / deviation
+        z = (values - g) / deviation / np.where(np.abs(values) >= 2.0 * 2.0**exponent, 2.0, 1.0)
         clipped = np.clip(z, -8, 8)
         w = g / deviation
         order = np.sort(g[:: -(-len(g) // 4096)])
