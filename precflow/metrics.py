@@ -257,7 +257,7 @@ _ROWS = (
     Metric(
         "worst_row_error",
         "Norm of the worst row's difference over the norm of that row",
-        "largest norm of a row of d / that row of y (or the median row, where that is larger)",
+        "largest norm of a row of d / that row of y (or the median row that is not zero, where that is larger)",
         example="1%",
         blind=_BLIND_NORM,
         source="statistics",

@@ -124,6 +124,7 @@ def _add_result(measure: Measure, result: PairResult) -> Measure:
         warnings=result.warnings,
         absent=result.absent,
         peak=result.peak,
+        row_peak=result.row_peak,
     )
 
 

@@ -132,7 +132,7 @@ def max_rms_error(summary: Summary) -> float:
 
 
 def worst_row_error(summary: Summary) -> float:
-    """Return the largest ``|d_row| / max(|y_row|, median |y_row|)``; a row is the last axis, or the whole vector."""
+    """Return the largest ``|d_row| / max(|y_row|, median |y_row| > 0)``; a row is the last axis, or the whole vector."""
     return summary.rows.worst()
 
 

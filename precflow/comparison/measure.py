@@ -47,6 +47,7 @@ class Measure:
         site: Where the call stands in the source, reference's.
         target_site: The same on the target.
         peak: Largest magnitude of the reference over its root mean square, fills left out; 0 if that is not known.
+        row_peak: Largest norm of a row of the reference over the median of those that are not zero; 0 if that is not known.
         arguments: Non-tensor arguments that differ: name -> (reference, target).
         pairing: How the pair was made: ``name``, ``sequence`` (in order, where a side has several records of the name), or the
             rule, as ``pairing.rules[0]``; ``""`` without a partner.
@@ -79,6 +80,7 @@ class Measure:
     site: str = ""
     target_site: str = ""
     peak: float = 0.0
+    row_peak: float = 0.0
     arguments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     pairing: str = ""
 

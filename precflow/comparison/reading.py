@@ -57,6 +57,7 @@ class PairResult(msgspec.Struct, frozen=True):
         warnings: What a reader of the metrics should know.
         absent: The user's own metrics that gave no number -> why.
         peak: See :class:`precflow.comparison.measure.Measure`.
+        row_peak: The same.
         problem: Why the pair could not be read; ``""`` if it was read.
     """
 
@@ -65,6 +66,7 @@ class PairResult(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     absent: dict[str, str] = {}
     peak: float = 0.0
+    row_peak: float = 0.0
     problem: str = ""
 
 
@@ -153,7 +155,12 @@ class OpenPair:
             tally.merge(part.tally)
         own, absent = tally.values()
         return PairResult(
-            {**measure_all(summary), **own}, count_classes(summary), list_warnings(summary), absent, find_peak(summary)
+            {**measure_all(summary), **own},
+            count_classes(summary),
+            list_warnings(summary),
+            absent,
+            find_peak(summary),
+            summary.rows.peak(),
         )
 
     def _view(self, side: str, dump: Dump, record: Record) -> npt.NDArray[Any]:

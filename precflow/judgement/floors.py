@@ -70,12 +70,13 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
         measured: Disturbance -> the measures of its dump against the reference's.
     """
     found: dict[str, _Values] = defaultdict(dict)
-    peaks: dict[str, tuple[float, str, str]] = {}  # of the largest element, with element type and disturbance
+    peaks: dict[str, tuple[float, str, str, float]] = {}  # largest element, type, disturbance, and a gradient's largest row
     for noise, measures in measured.items():
         for measure in measures:
             if measure.join == "paired" and measure.judged and not measure.movement:
                 _keep_larger(found[measure.record], {name: (value, noise) for name, value in _list_values(measure)})
-                peak = (measure.peak, measure.target_dtype, noise)
+                row_peak = measure.row_peak if measure.phase in {BACKWARD, GRADIENT} else 0.0
+                peak = (measure.peak, measure.target_dtype, noise, row_peak)
                 peaks[measure.record] = max(peak, peaks.get(measure.record, peak))
     calls = reference.calls()
     for text in (record.text for call in calls for record in call.outputs if math.prod(record.shape) == 1):
@@ -84,7 +85,9 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
     _pool(calls, found)
     _raise_readers(calls, _share_steps(calls, measured, found), found)
     for record, each in found.items():
-        _raise_largest(each, *peaks[record])
+        largest, dtype, noise, largest_row = peaks[record]
+        _raise_largest(each, largest, dtype, noise)
+        _raise_worst_row(each, largest_row, dtype, noise)
     return [_make_floor(record, each) for record, each in found.items() if each]
 
 
@@ -384,6 +387,18 @@ def _raise_largest(own: _Values, peak: float, dtype: str, noise: str) -> None:
         _keep_larger(own, {_LARGEST: (times * value, of_norm)})
     if part := coarsest([dtype]):  # of complex numbers the type of their parts
         _keep_larger(own, {_LARGEST: (lines.WORST_ROUNDINGS * 2.0 ** -float_facts(part).digits * peak, noise)})
+
+
+def _raise_worst_row(own: _Values, peak: float, dtype: str, noise: str) -> None:
+    """Raise the floor of a gradient's worst row to what rounding does to the largest one.
+
+    Rows of a gradient are differences of numbers of one size, such as ``sigmoid(x) - label`` of each sample: in one that the
+    model has right already it cancels. The reference may make it exactly zero in all of its runs, and a correct chip that
+    computes the sigmoid otherwise leaves the rounding of what cancelled, which is that of the rows that did not.
+    """
+    part = coarsest([dtype])
+    if part and _ROW in own:
+        _keep_larger(own, {_ROW: (lines.ROW_ROUNDINGS * 2.0 ** -float_facts(part).digits * peak, noise)})
 
 
 def _content(record: Record) -> tuple[str, tuple[int, ...]]:

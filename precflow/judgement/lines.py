@@ -172,6 +172,9 @@ times the norm's.
 WORST_ROUNDINGS = 4.0
 """Least floor of the worst element, in halves of a unit in the last place of the largest one (two to four units of it)."""
 
+ROW_ROUNDINGS = 2.0
+"""Least floor of a gradient's worst row, in roundings of its largest one: one for each side."""
+
 # Choices.
 
 OUTSTANDING = 8.0

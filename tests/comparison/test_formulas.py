@@ -65,6 +65,16 @@ def test_against_torch_in_float64(reference, target, spread):
         assert metrics[name] == pytest.approx(float(value), rel=1e-11, abs=1e-15), name
 
 
+def test_a_table_most_of_whose_rows_are_zero_is_measured_by_the_rows_that_are_not():
+    y = torch.zeros(50, 4, dtype=torch.float64)
+    y[3:9] = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = y.clone()
+    x[20, 1] = 1e-8  # a row that is zero on the reference
+    scale = torch.linalg.vector_norm(y[3:9], dim=-1).quantile(0.5)
+    metrics = measure_all(summarize(y.numpy(), x.numpy()))
+    assert metrics["worst_row_error"] == pytest.approx(float(1e-8 / scale), rel=1e-12)
+
+
 @pytest.mark.parametrize(("reference", "target"), PAIRS)
 def test_ulp_against_a_definition_by_exponents(reference, target):
     _, _, ours, theirs = made(reference, target, 1e-3)

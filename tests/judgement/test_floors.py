@@ -112,6 +112,16 @@ def test_the_floor_of_the_worst_element_grows_with_the_largest(written, noise):
     assert found.metrics["max_rms_error"] > 1.5 * noise * peak  # what noise itself did to that element
 
 
+@pytest.mark.parametrize(
+    ("phase", "expected"), [("gradient", 2 * 2**-24 * 30.0), ("backward", 2 * 2**-24 * 30.0), ("forward", 1e-9)]
+)
+def test_the_worst_row_of_a_gradient_has_the_rounding_of_its_largest_row(measure, written, phase, expected):
+    """The rows of samples that are right already cancel to zero in all runs of the reference, and not on another chip."""
+    table = measure(metrics={"relative_l2": 1e-9, "worst_row_error": 1e-9}, row_peak=30.0, phase=phase, target_dtype="float32")
+    found = gather_floors(written("r", WIDE, 1.0), {"jitter": [table], "chunks": [table]})
+    assert found[0].metrics["worst_row_error"] == expected
+
+
 def test_the_worst_complex_number_has_the_rounding_of_its_parts(measure, written):
     complex_one = measure(metrics={"relative_l2": 1e-9, "max_rms_error": 1e-9}, peak=3.0, target_dtype="complex64")
     found = gather_floors(written("r", WIDE, 1.0), {"jitter": [complex_one]})

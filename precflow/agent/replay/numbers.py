@@ -12,10 +12,10 @@ operator adds up, because a sum that cancels has no size of its own::
 ``z = e / deviation``. A value rounded to nearest is off by ``ulp / sqrt(12)``: the standard deviation of a uniform error of
 half an ulp. The ulp is that of ``f64(x)``, and twice that where ``y`` lies beyond the next power of two. Every operator on a
 16-bit type computes in float32 inside, so the deviation also has 2^-24 of the terms that were added up, or of the tensor's rms.
-Without that, the tail of a GELU or a sum that cancels, 1e-20 where other elements are 1, would outweigh everything. A and B clip
-z at 8, V at 32, so that one element cannot stand for all: M is there for it. Where a correct operator adds up in 16 bits, as
-torch does for the weight gradient of a LayerNorm, elements near 0 have any z; without its bound V was 94 times the reference's
-on a correct chip.
+Without that, the tail of a GELU or a sum that cancels, 1e-20 where other elements are 1, would outweigh everything. A and B
+clip z at 8, V at 32, so that one element cannot stand for all: M is there for it. Where a correct operator adds up in 16 bits,
+as torch does for the weight gradient of a LayerNorm, elements near 0 have any z; without its bound V was 94 times the
+reference's on a correct chip.
 
 Errors of few distinct values do not average out: a function of bfloat16 inputs, of which there are 128 between 1 and 2, rounds
 the same value in the same way a thousand times. So where most values of float64 occur more than once, A and B count each of
@@ -353,9 +353,10 @@ class _Sums:
 
 
 def _worst_row(norms: torch.Tensor) -> float:
-    """Return the largest error of a row, relative to the row or to the median row, whichever is larger."""
+    """Return the largest error of a row, relative to the row or to the median row that is not zero, whichever is larger."""
     error, scale = norms[:, 0], norms[:, 1]
-    least = torch.clamp(scale, min=float(scale.median()))
+    filled = scale[scale > 0]
+    least = torch.clamp(scale, min=float(filled.median())) if filled.numel() else scale
     ratios = torch.where(error > 0, error / least, torch.zeros_like(error))
     return finite(float(ratios.max()))
 

@@ -17,6 +17,7 @@ from precflow.comparison.estimated.kept_evidence import MOST_ROWS, KeptTensor
 from precflow.comparison.estimated.sketch import DECISIVE, estimate_norm
 from precflow.comparison.fused.close_tolerances import RUNGS, rungs_from
 from precflow.comparison.fused.row_norms import MOST_ROWS as MOST_MEASURED_ROWS
+from precflow.comparison.fused.row_norms import RowNorms
 from precflow.comparison.fused.value_classes import Floats
 from precflow.dumps.dtypes import coarsest
 from precflow.metrics import METRICS
@@ -288,15 +289,28 @@ def _bound_worst_row(y: SideSums, far: Distance, left: KeptTensor, right: KeptTe
     slack = ROUNDING * (here + there) + 2 * _SMALLEST_NORM * largest * math.sqrt(left.shape[-1])
     apart = np.maximum(np.abs(there - here) - slack, 0.0)
     if count > MOST_ROWS:  # a kept norm is that of a group of rows: one of them may be far worse, so there is no upper bound
-        # A row's error is divided by its norm or by the median of all row norms, whichever is larger. Half of the rows have at
-        # least the median norm, so the median is at most |y| sqrt(2 / rows). This bounds the Euclidean norm of the divisors of
-        # a group's rows: its error divided by it is met or exceeded by at least one of them.
-        together = -(-count // len(here))
-        divisors: Floats = np.hypot(here, math.sqrt(together * 2 / count) * y.norm)
+        # A row's error is divided by its norm or by the median of the norms that are not 0, whichever is larger. Half of those
+        # rows have at least the median norm, so the median is at most |y| sqrt(2 / rows). This bounds the Euclidean norm of
+        # the divisors of a group's rows: its error divided by it is met or exceeded by at least one of them.
+        together, filled = -(-count // len(here)), _count_filled_rows(left, here, count)
+        divisors: Floats = np.hypot(here, math.sqrt(together * 2 / filled) * y.norm)
         return _find_largest_share(apart, divisors), math.inf
-    scale = np.maximum(here, np.median(here))
+    scale = np.maximum(here, RowNorms(reference=here).median())
     low = max(_find_largest_share(apart, scale), divide(far.low, estimate_norm(scale)))
     return low, max(low, _find_largest_share(np.minimum(here + there + slack, far.high), scale))
+
+
+def _count_filled_rows(kept: KeptTensor, norms: Floats, count: int) -> int:
+    """Return the least number of rows that are not zero, from the norms of groups and from how many elements are zero."""
+    zero = None if kept.statistics is None else kept.statistics.zero
+    return max(1, int(np.count_nonzero(norms)), 0 if zero is None else count - int(zero) // kept.shape[-1])
+
+
+def find_row_peak(kept: KeptTensor) -> float:
+    """Return the largest norm of a row over the median of those that are not zero; 0 unless norms of single rows were kept."""
+    if kept.rows is None or len(kept.shape) < 2 or math.prod(kept.shape[:-1]) > MOST_ROWS:
+        return 0.0
+    return RowNorms(reference=kept.rows).peak()
 
 
 def _find_largest_share(apart: Floats, scale: Floats) -> float:

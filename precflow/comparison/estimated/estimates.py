@@ -149,7 +149,7 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
     if isinstance(y, str) or isinstance(x, str):
         return _give_up(measure, y if isinstance(y, str) else str(x))
     if y.norm:
-        measure = replace(measure, peak=y.largest / y.norm * math.sqrt(count))
+        measure = replace(measure, peak=y.largest / y.norm * math.sqrt(count), row_peak=bounds.find_row_peak(first))
     far = bounds.bound_distance(y, x, first, second)
     known = bounds.bound_metrics(y, x, far, first, second)
     if excluded.fill_error:

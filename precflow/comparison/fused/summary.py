@@ -18,7 +18,7 @@ from precflow.agent.contract import FILLS_FAR
 from precflow.comparison.fused.row_norms import RowNorms
 from precflow.comparison.fused.scaled_float import ScaledFloat
 
-SUMMARY_VERSION = 5  # 5: measures have the peak of the reference
+SUMMARY_VERSION = 6  # 5: measures have the peak of the reference. 6: and its largest row; zero rows are not in the median
 
 
 class Summary(msgspec.Struct, frozen=True, gc=False):

@@ -47,7 +47,8 @@ def by_numpy(output, exact, name, terms=None):
 
     rounded = g.astype(DTYPES[name]).astype(np.float64)
     rows, scales = (np.linalg.norm(each.reshape(-1, output.shape[-1]), axis=1) for each in (e, t))
-    worst = (rows / np.maximum(scales, np.sort(scales)[(len(scales) - 1) // 2])).max()
+    filled = np.sort(scales[scales > 0])
+    worst = (rows / np.maximum(scales, filled[(len(filled) - 1) // 2])).max()
     return {
         "eta": np.linalg.norm(e) / np.linalg.norm(t),
         "scale": np.linalg.norm(t),

@@ -43,7 +43,13 @@ def test_a_tiny_row_is_measured_by_the_median():
     assert norms.worst() == 1e-3
 
 
+def test_the_median_is_of_rows_that_are_not_zero():
+    norms = RowNorms(0, np.array([1e-3, 0.0, 0.0, 0.0]), np.array([0.0, 0.0, 1.0, 4.0]))
+    assert (norms.median(), norms.worst(), norms.peak()) == (2.5, 1e-3 / 2.5, 4 / 2.5)
+
+
 def test_empty_and_zero_rows():
+    assert RowNorms().peak() == RowNorms(0, np.zeros(3), np.zeros(3)).peak() == 0.0
     assert RowNorms().worst() == 0.0
     assert RowNorms(0, np.zeros(3), np.zeros(3)).worst() == 0.0
     assert RowNorms(0, np.array([0.0, 1.0, 0.0]), np.zeros(3)).worst() == np.inf
