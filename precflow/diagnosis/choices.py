@@ -26,14 +26,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from precflow.agent.contract import BACKWARD, FORWARD
+from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT
 from precflow.comparison.measure import Measure
+from precflow.diagnosis.gradient_choices import GradientChoice, explains, find_gradients_behind
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey
 from precflow.dumps.dtypes import coarsest, is_floating
 from precflow.dumps.header import Header
 from precflow.dumps.records import Call, Record
-from precflow.judgement import near_ties
+from precflow.judgement import gradient_choices, near_ties
 from precflow.judgement.floors import Floor
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.judge import SettleChoices
@@ -46,6 +47,7 @@ _Nodes = Mapping[CallKey, CallNode]
 _MOST = 1e300  # stands for infinity, which JSON does not have
 _FLOOR = "max_rms_error"
 _DEPENDENT = frozenset({"fail", "shape", "nonfinite", "unpaired_reference", "unpaired_target", "undecided"})
+_GRADIENTS = frozenset({BACKWARD, GRADIENT})
 _AGREES = frozenset({"pass", "blind", "accepted"})
 _ORIGINS = {"near_tie": "the near tie", "undecided": "the undecided choice", "blind": "the choice between blind values"}
 
@@ -105,7 +107,7 @@ def make_settler(
         }
         if failing := {record.record for record in judged if record.status in {"fail", "shape"}} - flipped:
             flipped |= _list_given_other_integers(failing, reference, target)
-        if not flipped:
+        if not flipped and not _may_choose_gradients(measures, judged):
             return list(judged)
         return _Settling(reference, target, measures, judged, judge_input, floors or {}).settle(flipped)
 
@@ -158,6 +160,14 @@ def _list_given_other_integers(failing: Collection[str], reference: Evidence, ta
     }
 
 
+def _may_choose_gradients(measures: Sequence[Measure], judged: Sequence[Judged]) -> bool:
+    """Tell whether gradients fail, and an operator of the forward may have sent them elsewhere."""
+    pairs = list(zip(measures, judged, strict=True))
+    return any(record.status == "fail" and measure.phase in _GRADIENTS for measure, record in pairs) and any(
+        measure.phase == FORWARD and gradient_choices.is_known(measure.operator) for measure, _ in pairs
+    )
+
+
 def _index_bits(*dumps: Evidence) -> Callable[[Record], bool]:
     """Return a function that tells whether an input or output has the same bits on both sides."""
     contents = [
@@ -194,12 +204,13 @@ class _Settling:
         self._calls = [{record.text: call for call in dump.calls() for record in call.outputs} for dump in self._dumps]
         self._given = _list_given(target)
         self._settled: dict[str, Judged] = {}
+        self._chosen: dict[str, list[GradientChoice]] = {}  # gradient -> near ties of the forward that it went through
         self._contents: dict[tuple[str, str], Judged] = {}  # of near ties: a module hands on what its operator chose
 
     def settle(self, flipped: set[str]) -> list[Judged]:
         """Return the statuses with choices and what depends on them marked."""
         nodes = [build_graph(dump.calls(), outside=_list_outside(dump)) for dump in self._dumps]
-        choices: dict[str, _Choice] = {}
+        choices: dict[str, _Choice] = self._find_chosen_gradients(nodes[0])
 
         def decide(node: CallNode, record: Record) -> _Choice | None:
             """Decide a choice that depends on no earlier one."""
@@ -222,7 +233,12 @@ class _Settling:
         if measure.record in self._settled:
             return self._settled[measure.record]
         origin = behind.get(measure.record)
-        if origin is None or judged.status not in _DEPENDENT or (judged.status == "nonfinite" and self._has_new_nan(measure)):
+        if (
+            origin is None
+            or judged.status not in _DEPENDENT
+            or not self._is_explained(measure)
+            or (judged.status == "nonfinite" and self._has_new_nan(measure))
+        ):
             return judged
         handed_on = self._find_handed_on(measure.record)
         if handed_on is not None:
@@ -230,6 +246,52 @@ class _Settling:
         what = _ORIGINS[origin.status]
         shapes = f"; {judged.reason}" if judged.status == "shape" else ""
         return Judged(measure.record, "not_comparable", reason=f"depends on {what} at {origin.name}{shapes}")
+
+    def _find_chosen_gradients(self, nodes: _Nodes) -> dict[str, _Choice]:
+        """Return the gradients that went to other elements at near ties of the forward, which are remembered."""
+        failing = {
+            one.record
+            for one, measure in zip(self._judged, self._measures, strict=True)
+            if one.status == "fail" and measure.phase in _GRADIENTS
+        }
+        found: dict[str, _Choice] = {}
+        for node in nodes.values() if failing else ():
+            if node.call.phase != FORWARD or not gradient_choices.is_known(node.call.operator):
+                continue
+            choice = self._examine_gradient_choice(nodes, node)
+            behind = find_gradients_behind(nodes, choice) & failing if choice is not None else set()
+            if choice is None or not behind:
+                continue
+            for text in behind:
+                self._chosen.setdefault(text, []).append(choice)
+                found.setdefault(text, _Choice("near_tie", node.call.name))
+            before = self._statuses[choice.text]
+            if before.status in _AGREES:
+                self._settled[choice.text] = replace(
+                    before, status="near_tie", reason=f"{choice.flips.text}; its gradient goes elsewhere, and its values agree"
+                )
+        return found
+
+    def _examine_gradient_choice(self, nodes: _Nodes, node: CallNode) -> GradientChoice | None:
+        """Return a near tie of an operator that sends its gradient to the elements it took; ``None`` if it is none."""
+        text = node.call.outputs[0].text
+        pairs = _pair_inputs(node.call, self._calls[1][text]) if text in self._calls[1] else {}
+        if (
+            not pairs
+            or all(map(_is_equal, pairs.values()))
+            or not all(record.stored for pair in pairs.values() for record in pair)
+        ):
+            return None
+        if not {self._judge_values(nodes, node, pair) for pair in pairs.values()} <= _AGREES:
+            return None
+        given = {index: self._read(nodes, node, pair) for index, pair in pairs.items()}
+        flips = gradient_choices.examine(node.call.operator, node.call.arguments, given)
+        return GradientChoice(node, text, flips) if flips is not None and flips.near and flips.differing else None
+
+    def _is_explained(self, measure: Measure) -> bool:
+        """Tell whether the near ties before a gradient may make it differ by as much as it does."""
+        choices = self._chosen.get(measure.record)
+        return choices is None or explains(choices, measure.metrics.get("relative_l2"))
 
     def _find_handed_on(self, record: str) -> Judged | None:
         """Return the status of the near tie whose very tensors a record holds on both sides."""

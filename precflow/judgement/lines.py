@@ -183,6 +183,14 @@ OUTSTANDING = 8.0
 TIED_ROUNDINGS = 2.0
 """Units in the last place of the largest value: a difference of so few is rounding, however rare it is."""
 
+FLIPPED_GRADIENT = 3.0
+"""How many times what near ties of the forward make of a gradient on average (``sqrt(2 k / n)`` with ``k`` of ``n`` choices) a
+gradient behind them may be off.
+
+What was sent elsewhere may be larger than the rest: of normally distributed numbers three in a thousand are beyond three times
+their root mean square.
+"""
+
 # Gradients that are zero but for rounding.
 
 ZERO_GRADIENT = 2.0

@@ -204,8 +204,8 @@ def _examine_selection(given: Given, dimension: int | None, reference: Array, ta
         return None
     taken, instead = np.take_along_axis(y, mine, axis=1), np.take_along_axis(y, theirs, axis=1)
     margins = _distance(taken, instead).max(axis=1, initial=0.0)
-    noise = 2 * _bound_noise(given, _distance(y, x).max(axis=1, initial=0.0), np.abs(y).max(axis=1, initial=0.0))
-    return _summarize(margins, noise, _scale(given.reference), int(flipped.sum()), flipped.size)
+    noise = 2 * bound_noise(given, _distance(y, x).max(axis=1, initial=0.0), np.abs(y).max(axis=1, initial=0.0))
+    return _summarize(margins, noise, find_scale(given.reference), int(flipped.sum()), flipped.size)
 
 
 def _examine_comparison(one: Given, other: Given, reference: Array, target: Array) -> Flips | None:
@@ -220,10 +220,10 @@ def _examine_comparison(one: Given, other: Given, reference: Array, target: Arra
         return None
     flipped = reference != target
     y, b, x, a = y[flipped], b[flipped], x[flipped], a[flipped]
-    noise = _bound_noise(one, _distance(y, x), np.abs(y)) + _bound_noise(other, _distance(b, a), np.abs(b))
+    noise = bound_noise(one, _distance(y, x), np.abs(y)) + bound_noise(other, _distance(b, a), np.abs(b))
     # Where all inputs have the same bits a comparison has one right outcome, even of two equal numbers.
     margins = np.where(noise > 0, _distance(y, b), np.inf)
-    return _summarize(margins, noise, _scale(one.reference), int(flipped.sum()), flipped.size)
+    return _summarize(margins, noise, find_scale(one.reference), int(flipped.sum()), flipped.size)
 
 
 def _examine_rounding(rounding: Callable[[Array], Array], given: Given, reference: Array, target: Array) -> Flips | None:
@@ -236,13 +236,13 @@ def _examine_rounding(rounding: Callable[[Array], Array], given: Given, referenc
     wrong = ((rounding(y) != reference) | (rounding(x) != target)) & ((y != x) | flipped)
     # Both sides are right, so the edge between the two whole numbers lies between the two inputs.
     margins = np.where(wrong, np.inf, _distance(y, x))[flipped]
-    noise = _bound_noise(given, _distance(y, x)[flipped], np.abs(y)[flipped])
+    noise = bound_noise(given, _distance(y, x)[flipped], np.abs(y)[flipped])
     if (wrong & ~flipped).any():
         return None
-    return _summarize(margins, noise, _scale(given.reference), int(flipped.sum()), flipped.size)
+    return _summarize(margins, noise, find_scale(given.reference), int(flipped.sum()), flipped.size)
 
 
-def _bound_noise(given: Given, difference: Array, size: Array) -> Array:
+def bound_noise(given: Given, difference: Array, size: Array) -> Array:
     """Return how much of a difference counts as noise, element by element.
 
     Args:
@@ -251,11 +251,11 @@ def _bound_noise(given: Given, difference: Array, size: Array) -> Array:
         size: Magnitudes of the reference there, or the largest of the row.
     """
     every = _distance(given.reference.astype(np.float64), given.target.astype(np.float64))
-    usual = lines.OUTSTANDING * _scale(every)
+    usual = lines.OUTSTANDING * find_scale(every)
     unit = 2.0 ** (1 - float_facts(given.dtype).digits) if given.dtype else 0.0
     rounding = lines.TIED_ROUNDINGS * unit * np.where(np.isfinite(size), size, 0.0)
     measured = np.minimum(difference, np.maximum(usual, rounding))
-    return np.maximum(measured, given.floor * _scale(given.reference))
+    return np.maximum(measured, given.floor * find_scale(given.reference))
 
 
 def _summarize(margins: Array, noise: Array, scale: float, differing: int, total: int) -> Flips:
@@ -296,7 +296,7 @@ def _distance(one: Array, other: Array) -> Array:
     return np.where((one == other) | both_nan, 0.0, np.where(np.isnan(apart), np.inf, apart))
 
 
-def _scale(array: Array) -> float:
+def find_scale(array: Array) -> float:
     """Return the root mean square of the finite elements, 0 if there are none."""
     finite = array.astype(np.float64)[np.isfinite(array)]
     return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
