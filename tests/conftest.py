@@ -24,6 +24,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has what it sta
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
+def pytest_configure(config):
+    """Collect what is named folder by folder: pytest 9.1 loses the fixtures of a folder that it comes back to."""
+    config.args.sort()
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks; after the hooks of folders, which are younger
 def pytest_collection_modifyitems(config, items):
     """Hand out slow tests first and one by one, and the others by files: a message for each takes longer than most of them."""

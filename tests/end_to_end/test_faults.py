@@ -79,7 +79,8 @@ def test_weights_drawn_on_the_device_are_inconclusive_and_named(precflow):
     assert ended.code == 3, ended.err
     assert "weight" in ended.err
     assert ended.result["verdict"]["compared"] == 0
-    assert any("encoder.layers" in reason for reason in ended.result["verdict"]["reasons"])
+    reason = "the weights differ in 1 of 37: encoder.layers.1.mlp.fc1.weight"
+    assert ended.result["verdict"]["reasons"][0].startswith(reason)
 
 
 SKETCHES = ("target.dtype=float32", "capture.detail=sketch")
@@ -99,11 +100,3 @@ def test_drift_is_inconclusive_by_sketches(small):
     ended = small(*SKETCHES, *planted("nondeterministic_op"))
     assert ended.code == 3, ended.err
     assert ended.result["verdict"]["reasons"][0].startswith("the target does not repeat itself")
-
-
-@pytest.mark.xdist_group("small encoder")
-def test_weights_drawn_on_the_device_are_inconclusive_by_sketches(precflow):
-    ended = precflow(RECIPE, "workload.model.layers=2", *SKETCHES, *planted("weights_from_device_rng"))
-    assert ended.code == 3, ended.err
-    reason = "the weights differ in 1 of 37: encoder.layers.1.mlp.fc1.weight"
-    assert ended.result["verdict"]["reasons"][0].startswith(reason)

@@ -1,6 +1,7 @@
 """kill -9 at any moment; the same command then gives the same report.
 
-At one moment of each capture; at as many as PRECFLOW_KILL_MOMENTS says.
+At one moment of a capture that escalates, and of one of tensors while it writes; at as many of both as PRECFLOW_KILL_MOMENTS
+says.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from recipes_of_tests import TRAINED
 pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("killed")]
 WORDS = ("+recipe=minilm", *TRAINED, "reference.device=cpu", "target.device=emulated", "+emulate=layernorm_eps")
 MOMENTS = int(os.environ.get("PRECFLOW_KILL_MOMENTS", "1"))
+CAPTURES = [("escalating", 10), ("tensors", 7)]  # and a seed: the first moment is half in, or a third
 
 
 def environment():
@@ -52,7 +54,7 @@ def finishes(started, tmp_path):
     assert started.wait(300) == 1, (tmp_path / "err").read_text()
 
 
-@pytest.mark.parametrize(("capture", "seed"), [("tensors", 7), ("escalating", 10)])  # the first moments are a third in and half
+@pytest.mark.parametrize(("capture", "seed"), CAPTURES if MOMENTS > 1 else CAPTURES[:1])
 def test_killed_at_random_moments(start, tmp_path, capture, seed):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()

@@ -22,7 +22,8 @@ def states(ended):
 
 
 def test_demo_is_aligned_and_says_that_it_is_emulated(precflow, small):
-    ended = precflow(*small, cold=True)
+    """Continuous integration runs it in interpreters of its own, at its real size."""
+    ended = precflow(*small)
     assert ended.code == 0, ended.err
     assert ended.result["verdict"]["verdict"] == "aligned"
     assert "EMULATED" in ended.err.upper()
