@@ -57,8 +57,7 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
     expected = None if whole is None else compute_own_expected(observed, *whole)
     if whole is None or expected is None:
         known = [pair.target for pair in observed.inputs]
-        described = _describe_places(observed, *_as_arrays(observed, output), known if observed.inputs_equal else None)
-        return _measure_foreign(observed) | described
+        return _describe_places(observed, *_as_arrays(observed, output), known if observed.inputs_equal else None)
     target, output_type = widen(whole[1].output), whole[1].output.dtype
     digits = float_facts(name_of(output_type)).digits
     narrow = output_type if output_type.itemsize < _WIDE else None
@@ -97,17 +96,6 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
     evidence["unchanged"] = next(filter(None, unchanged), "")
     evidence |= _describe_places(observed, expected, target, given)
     return {name: value for name, value in evidence.items() if value is not None}
-
-
-def _measure_foreign(observed: ObservedCall) -> dict[str, Any]:
-    """Return which share of what pure movement gave is in no input of it, nor in the reference's output (such as a fill)."""
-    if observed.whole is None or not observed.reference.movement:
-        return {}
-    reference, target = observed.whole
-    given = [widen(one).reshape(-1) for one in (*target.inputs.values(), reference.output) if name_of(one.dtype) in FLOATS]
-    made = widen(target.output).reshape(-1)
-    is_known = np.isin(made, np.concatenate(given)) | np.isnan(made)
-    return {"foreign_share": float(1.0 - is_known.mean())} if made.size else {}
 
 
 def compute_own_expected(observed: ObservedCall, reference: WholeCall, target: WholeCall) -> Array | None:

@@ -208,10 +208,6 @@ _SUSPECT = {
     "inputs_use": EvidenceName(
         "share of their limit that inputs use", "Largest of the passing records that it is computed from, 0 to 1."
     ),
-    "foreign_share": EvidenceName(
-        "values that none of its inputs has",
-        "Share of the output of pure movement; what the reference's output has may fill it (zeros of a padding).",
-    ),
     "inputs_equal": EvidenceName("inputs bitwise equal", "All inputs and weights have the same bits on both sides."),
     "inputs_differ": EvidenceName("an input has other bits", "Of those whose content is known on both sides."),
     "input_shapes_equal": EvidenceName("inputs have the same shapes", "All inputs and weights."),

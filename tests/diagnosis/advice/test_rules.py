@@ -321,7 +321,6 @@ TABLE = [
     ),
     ("PF215", {"movement": True, "operator": "transpose"}, {"movement": True, "inputs_equal": False, "inputs_differ": True}),
     ("PF215", {"movement": True, "inputs_equal": False, "inputs_differ": True, "introduced_measure": "movement"}, {}),
-    ("PF215", {"movement": True, "foreign_share": 0.0}, {"movement": True, "foreign_share": 0.5}),
     ("PF226", {**PERMUTED, "rearranged": "halves exchanged along the last axis"}, PAIRED),
     ("PF311", PAIRED, {**PAIRED, "rearranged": "halves exchanged along the last axis"}),
     ("PF213", {"half_steps": True}, {}),

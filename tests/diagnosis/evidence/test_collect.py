@@ -195,19 +195,6 @@ def to_numpy(tensor):
     return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
 
 
-def test_movement_that_changes_values_is_no_movement_to_other_places(hand_made, judge_calls):
-    """A rotation joins the halves with another sign: no value of the target is one that it was given."""
-    given = torch.randn(16, 64)
-    sides = []
-    for sign in (1.0, -1.0):
-        dump = hand_made()
-        before = dump.operator("layers.0", "contiguous", value=given.numpy())
-        dump.operator("layers.0", "cat", before, value=(sign * given.flip(1)).numpy(), movement=True)
-        sides.append(dump)
-    found = findings(*sides, judge_calls, "cat")
-    assert "PF215" not in {one.rule for one in found}, [(one.rule, one.certainty) for one in found]
-
-
 def test_a_maximum_that_starts_at_zero_is_no_part_that_was_not_written(hand_made, judge_calls):
     """Nearly all its error may stand in the last row, where other values are right."""
     scores = torch.rand(4, 32) + 0.1
