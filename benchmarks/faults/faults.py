@@ -570,7 +570,7 @@ def loss_in_bfloat16(call: Call, _: float) -> Tensor:
     return narrow(call, map_floats(call, lambda tensor: tensor.bfloat16()).run())
 
 
-@kind("loss and backward", operators("cross_entropy"), "PF222", sizes=((1, 6), (1, 6)))
+@kind("loss and backward", operators("cross_entropy"), "PF222", "PF406", sizes=((1, 6), (1, 6)))
 def loss_of_fewer_tokens(call: Call, size: float) -> Tensor:
     """The last tokens do not count."""
     keep = call.args[0].shape[0] - math.ceil(size)

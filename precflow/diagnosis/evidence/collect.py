@@ -13,7 +13,7 @@ from precflow.diagnosis.advice.repro import SCRIPT, write_repro
 from precflow.diagnosis.alone import RunAlone
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import name_call, pair_calls
-from precflow.diagnosis.evidence import communication, operator_families, run, suspect, training
+from precflow.diagnosis.evidence import communication, loss_rows, operator_families, run, suspect, training
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
@@ -101,6 +101,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
         **({} if blockers else training.gather(reference, target, steps=steps, gradients=gradients)),
         **({} if blockers else communication.gather_run(reference, target, region.suspects, judged)),
+        **(loss_rows.gather(reference, target) if region.suspects and not blockers else {}),
         "arguments_elsewhere": elsewhere[:_LISTED],
         "suspect_count": len(region.suspects),
         "first_suspect": region.suspects[0].name if region.suspects else "",

@@ -180,6 +180,12 @@ _RUN = {
         "steps at which the reference lowers its loss scale", "An optimizer step was skipped there because of an overflow."
     ),
     "scale_drops_target": EvidenceName("steps at which the target lowers its loss scale", "The same on the target."),
+    "tokens_left_out": EvidenceName(
+        "tokens that the target's loss leaves out",
+        "Rows of the gradient at the model's output that are exactly zero on the target alone; absent if there are none.",
+    ),
+    "tokens_added": EvidenceName("tokens that the target's loss counts in addition", "The same on the reference alone."),
+    "tokens_ratio": EvidenceName("other rows of that gradient", "Their size over that of the reference, the median."),
 }
 _SUSPECT = {
     "collective": EvidenceName("collective", "Name of the suspect, if it carries tensors between ranks."),
