@@ -3,7 +3,8 @@
 The parts of a step come one after the other, so an error that starts in one of them goes on into all that follow. The part that
 it starts in is that of the first suspect, if there is one, else that of the first record over its limit. Every other part that
 fails inherits the error, unless a record of it introduces one of its own. What comes before the guilty part is told by the
-steps until then: the forward of a later step inherits what a backward did to the weights, and is aligned all the same.
+steps until then: the forward of a later step inherits what a backward did to the weights, and is aligned all the same. What a
+script does to gradients before the optimizer's step belongs to the optimizer: it is what that is given.
 
 A part is *aligned* only if all of its records were compared and most of them could have failed. Everything else is *not told*,
 with the reason: it was not recorded, it is mostly blind, or nothing can be said because a side does not repeat itself.
@@ -21,6 +22,7 @@ from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE, parse_ident
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.collectives import is_collective
 from precflow.diagnosis.findings import Region
+from precflow.diagnosis.training.gradient_changes import find_gradient_changes
 from precflow.dumps.header import Header
 from precflow.dumps.records import Call, Record
 from precflow.environment.reproduction import find_different
@@ -47,6 +49,7 @@ _WORDS = {
 NOT_RECORDED = "nothing of it was recorded"
 """Why a part is not told, if no record of it was to be judged."""
 _MOSTLY = 0.5  # a part is blind if more than this share of its compared records is
+_CHANGED = "what the script does to gradients before the optimizer's step"
 _PROVES_NOTHING = "records differ, and the verdict says why that proves nothing yet"
 
 
@@ -139,14 +142,15 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
     collectives = {
         record.text for run in (reference, target) for call in run.calls() if is_collective(call) for record in call.outputs
     }
+    changes = _list_gradient_changes(reference, target)
     for measure, status in zip(measures, judged, strict=True):
-        rows[find_part(measure.record, collectives)].append(
+        rows[find_part(measure.record, collectives, changes)].append(
             _Row(measure, status, roles.get(measure.record, "unknown"), parse_identity(measure.record).step)
         )
     data = _tell_data(reference, target, judge_input)
     proven = verdict.verdict == "misaligned"
     first = _find_first(rows, region) if proven else ""
-    guilty = data.name if data.state == "starts" else find_part(first, collectives) if first else ""
+    guilty = data.name if data.state == "starts" else find_part(first, collectives, changes) if first else ""
     loss = _describe_other_loss(reference.header, target.header, rows) if proven and guilty != DATA else ""
     if loss:
         guilty = FORWARD
@@ -161,7 +165,7 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
     return tuple(states)
 
 
-def find_part(record: str, collectives: Collection[str] = ()) -> str:
+def find_part(record: str, collectives: Collection[str] = (), changes: Collection[str] = ()) -> str:
     """Return the part of the step that a record belongs to.
 
     >>> find_part("head/gradient.output.weight"), find_part("x/gather.0/forward.output.0", ["x/gather.0/forward.output.0"])
@@ -170,11 +174,25 @@ def find_part(record: str, collectives: Collection[str] = ()) -> str:
     Args:
         record: Identity text.
         collectives: Those of what collectives returned: ``gather`` and ``scatter`` are ordinary operators too.
+        changes: Those of calls with which the script changes gradients before the optimizer's step.
     """
     if record in collectives:
         return COMMUNICATION
+    if record in changes:
+        return OPTIMIZER
     phase = parse_identity(record).phase
     return phase if phase in {FORWARD, OPTIMIZER} else BACKWARD_PART
+
+
+def _list_gradient_changes(reference: RecordedRun, target: RecordedRun) -> set[str]:
+    """Return the records of gradient changes; where both sides have a record, its place on the reference decides."""
+    here, there = (
+        {record.text for call in find_gradient_changes(run.calls()) for record in call.outputs} for run in (reference, target)
+    )
+    if there <= here:
+        return here
+    known = {record.text for call in reference.calls() for record in call.outputs}
+    return here | (there - known)
 
 
 def _find_first(rows: Mapping[str, Sequence[_Row]], region: Region) -> str:
@@ -192,6 +210,8 @@ def _tell_part(part: str, rows: Sequence[_Row], *, guilty: str, proven: bool, lo
     if loss and part == FORWARD:
         return PhaseState(part, "starts", loss)
     failing = [row for row in rows if row.fails]
+    if part == OPTIMIZER and not failing and not _has_steps(rows):  # changes of gradients that agree say nothing of its steps
+        rows = []
     if not failing and part == guilty:  # the first suspect is a call whose own records are not judged, such as a movement
         return PhaseState(part, "starts", "the first suspect of the run is in it")
     if not failing:
@@ -199,6 +219,8 @@ def _tell_part(part: str, rows: Sequence[_Row], *, guilty: str, proven: bool, lo
     own = [row for row in failing if row.role == "introduces"]
     total = _records(tally([row.judged for row in rows]).total)
     counted = f"{len(failing)} of {total} over their limits, first {failing[0].measure.name}"
+    if part == OPTIMIZER and (own or failing)[0].measure.phase == FORWARD:
+        counted = f"{counted}: {_CHANGED}"
     if not proven:
         state, counted = "not_told", _PROVES_NOTHING
     elif part == guilty:
@@ -308,12 +330,16 @@ def _describe_other_loss(reference: Header, target: Header, rows: Mapping[str, S
 
 def _follows_unrecorded_update(rows: Mapping[str, Sequence[_Row]]) -> bool:
     """Tell whether the forward fails from a later step on only, and no optimizer's step was recorded in between."""
-    if rows[OPTIMIZER]:
+    if _has_steps(rows[OPTIMIZER]):
         return False
     first = min((row.step for part in PARTS for row in rows[part]), default=0)
     failing = min((row.step for row in rows[FORWARD] if row.fails), default=first)
     backward = min((row.step for row in rows[BACKWARD_PART] if row.fails), default=failing)
     return first < failing <= backward
+
+
+def _has_steps(rows: Sequence[_Row]) -> bool:
+    return any(row.measure.phase == OPTIMIZER for row in rows)
 
 
 def _explain_unrecorded_update(state: PhaseState, rows: Mapping[str, Sequence[_Row]]) -> PhaseState:
