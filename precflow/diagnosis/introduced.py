@@ -327,7 +327,8 @@ def _judge_sums(evaluated: Evaluated, reference: SideNumbers, target: SideNumber
 
     The error is scaled by what is added up, which hides a wrong row or element; and variance and largest element say nothing,
     because partial sums may be rounded. So it is held to what rounded partial sums are off by at the same inputs, where that is
-    known, and else to the reference's own error alone.
+    known, and else to the reference's own error alone. A reference that is exact (each row of a table was read once) has no
+    error to measure by: that of one rounding counts then, and in a row the most that it can be.
     """
     if evaluated.kind not in _ROUNDING_INSIDE or reference.dtype != target.dtype or target.elements < lines.FEWEST_ELEMENTS:
         return
@@ -337,9 +338,13 @@ def _judge_sums(evaluated: Evaluated, reference: SideNumbers, target: SideNumber
         least = _own_error(reference, target)
         yield _make(evaluated, "rho", (target.eta or 0.0) / least, _line_of_sums(target, "eta", least))
         return
-    for measure, name in (("rho", "eta"), ("worst_row", "worst_row")):
+    for measure, name, rounding in (
+        ("rho", "eta", lines.SMALLEST_ERROR),
+        ("worst_row", "worst_row", lines.SMALLEST_ERROR_OF_FEW),
+    ):
         own, value = getattr(reference, name), getattr(target, name)
-        if own and value is not None:
+        if own is not None and value is not None:
+            own = own or rounding * target.unit
             yield _make(evaluated, measure, value / own, _line_of_sums(target, name, own))
 
 

@@ -84,7 +84,7 @@ def evaluation_stage(*, second_pass: bool) -> Stage:
 def stage(*, second_pass: bool) -> Stage:
     """Return the stage that names operators; with a second pass it reads what both passes kept."""
     needs = newest(("dump.reference", "dump.target", "judge", "localize"), second_pass=second_pass)
-    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=8)
+    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=9)
 
 
 def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, Region]:

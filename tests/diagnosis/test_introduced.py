@@ -152,6 +152,22 @@ def test_a_matmul_in_16_bits_is_measured_by_the_references_own_error(wrong, meas
     assert not decide(side(**plain), side(BFLOAT16, **{**plain, **wrong}), "matmul").is_fault  # of another type: no measure
 
 
+def test_a_sum_that_is_exact_on_the_reference_may_be_off_by_a_rounding_and_no_more():
+    plain = {"variance": 0.0, "slope": 0.0, "curve": 0.0, "largest": 0.0}
+    reference = side(BFLOAT16, eta=0.0, worst_row=0.0, **plain)
+
+    def is_fault(eta, worst_row, partial_sums):
+        target = side(BFLOAT16, eta=eta * BFLOAT16, worst_row=worst_row * BFLOAT16, partial_sums=partial_sums, **plain)
+        return decide(reference, target, "matmul").is_fault
+
+    exact = {"eta": 0.0, "worst_row": 0.0}
+    assert not is_fault(0.0, 0.0, exact)
+    assert [is_fault(units, 0.0, exact) for units in (1.0, 2.4, 2.6)] == [False, False, True]
+    assert [is_fault(0.1, units, exact) for units in (1.0, 4.9, 5.1)] == [False, False, True]  # two and a half last places
+    assert not is_fault(2.6, 5.1, {"eta": 1.4 * BFLOAT16, "worst_row": 1.8 * BFLOAT16})
+    assert [is_fault(units, 0.0, {}) for units in (3.9, 4.1)] == [False, True]  # what partial sums are off by is not known
+
+
 def test_one_wrong_element_is_a_fault_unless_the_reference_has_such_elements_too():
     target = side(BFLOAT16, eta=1.7e-3, variance=1.5, slope=2.0, curve=3.0, largest=300.0)
     found = decide(low(), target)
