@@ -1,7 +1,7 @@
 """Choices that show in the gradients alone: to which of several elements the gradient of an operator goes.
 
-``amax``, ``maximum``, ``clamp``, ``relu`` or a max pooling return numbers, and where two of their inputs are as near as noise,
-these agree between two correct devices whichever was taken. The gradient goes to the element that was taken::
+``amax``, ``maximum``, ``clamp``, ``relu``, ``quantile`` or a max pooling return numbers, and where two of their inputs are as
+near as noise, these agree between two correct devices whichever was taken. The gradient goes to the element that was taken::
 
                     a         b         c       amax            gradient of a, b, c
     reference    0.3101    0.7031    0.7031    0.7031             0     g/2   g/2
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,8 @@ _OF_TWO = frozenset("max min maximum minimum fmax fmin".split())
 _POOLED = {"max_pool1d": 1, "max_pool2d": 2, "max_pool3d": 3}
 _EDGES = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}
 _CLAMPS = frozenset({"clamp", "clip"})
+_MEDIANS = frozenset({"median", "nanmedian"})
+_SORTING = frozenset({"quantile", "nanquantile", "msort"})
 
 
 class _Rows(NamedTuple):
@@ -39,7 +41,7 @@ class _Rows(NamedTuple):
 
 def is_known(operator: str) -> bool:
     """Tell whether :func:`examine` knows to which elements the gradient of an operator goes."""
-    return base_name(operator) in {*_REDUCED, *_OF_TWO, *_POOLED, *_EDGES, *_CLAMPS}
+    return base_name(operator) in {*_REDUCED, *_OF_TWO, *_POOLED, *_EDGES, *_CLAMPS, *_MEDIANS, *_SORTING}
 
 
 def examine(operator: str, arguments: Mapping[str, str], inputs: Mapping[str, Given]) -> Flips | None:
@@ -63,6 +65,8 @@ def examine(operator: str, arguments: Mapping[str, str], inputs: Mapping[str, Gi
 
 
 def _examine(name: str, arguments: Mapping[str, str], given: Sequence[Given]) -> Flips | None:
+    if name in _SORTING or name in _MEDIANS:
+        return _examine_sorted(name, arguments, given)
     if len(given) > 1:
         return _examine_pair(given[0], given[1]) if name in _OF_TWO else None
     if name in _CLAMPS:
@@ -110,6 +114,102 @@ def _examine_edges(given: Given, low: float, high: float, *, closed: bool) -> Fl
     y, x = y[flipped], x[flipped]
     margins = [np.minimum(np.abs(values - low), np.abs(values - high)) for values in (y, x)]
     return _summarize(given, np.maximum(*margins), bound_noise(given, np.abs(y - x), np.abs(y)), flipped.size)
+
+
+def _examine_sorted(name: str, arguments: Mapping[str, str], given: Sequence[Given]) -> Flips | None:
+    if name in _MEDIANS:
+        return _examine_median(given[0], name, arguments)
+    return _examine_order(given[0], _find_ranks(name, arguments, given), name)
+
+
+def _examine_median(given: Given, name: str, arguments: Mapping[str, str]) -> Flips | None:
+    """Compare which elements equal the median of all; along a dimension, a record shows the index that was taken."""
+    if {"1", "dim"} & set(arguments):
+        return None
+    y, x = (values.astype(np.float64).reshape(-1) for values in (given.reference, given.target))
+    if not _are_comparable(y, x, name):
+        return None
+    number = np.isfinite(y)
+    y, x = y[number], x[number]
+    middle = max(y.size - 1, 0) // 2
+    top = [np.sort(values)[middle : middle + 1] for values in (y, x)]
+    mine, theirs = y == top[0], x == top[1]
+    if not (mine != theirs).any():
+        return _summarize(given, np.zeros(0), np.zeros(0), 1)
+    margin = max(np.abs(y - top[0])[theirs].max(), np.abs(x - top[1])[mine].max())
+    noise = 2 * bound_noise(given, np.abs(y - x).max(keepdims=True), np.abs(y).max(keepdims=True))
+    return _summarize(given, np.full(1, margin), noise, 1)
+
+
+class _Ranks(NamedTuple):
+    """What a function takes from its sorted values.
+
+    Attributes:
+        axis: Along which it sorts; ``None`` for all elements as one row.
+        quantiles: Shares of the way from the smallest to the largest; ``None`` if it takes all values.
+        interpolation: Which neighbours are taken where a quantile lies between two elements.
+    """
+
+    axis: int | None
+    quantiles: Array | None = None
+    interpolation: str = "linear"
+
+    def list_taken(self, counts: Array, dtype: np.dtype[Any]) -> Array:
+        """Return the ranks that are taken from rows of so many numbers, ``[rows, taken]``, computed in torch's type."""
+        if self.quantiles is None:
+            return np.arange(int(counts.max(initial=0))) + np.zeros_like(counts)[:, None]
+        ranks = self.quantiles.astype(dtype) * np.maximum(counts - 1, 0).astype(dtype)[:, None]
+        below, above = np.floor(ranks), np.ceil(ranks)
+        by_name = {"lower": [below], "higher": [above], "nearest": [np.rint(ranks)]}
+        return np.concatenate(by_name.get(self.interpolation, [below, above]), axis=1).astype(np.int64)
+
+
+def _find_ranks(name: str, arguments: Mapping[str, str], given: Sequence[Given]) -> _Ranks | None:
+    """Return what a function that sorts takes; ``None`` if its quantiles are not the same on both sides."""
+    if name == "msort":
+        return _Ranks(0)
+    text = arguments.get("dim", arguments.get("2", "None"))
+    if len(given) > 1:
+        if not np.array_equal(given[1].reference, given[1].target):
+            return None
+        quantiles = given[1].reference.reshape(-1)
+    else:
+        quantiles = np.array([float(arguments.get("q", arguments.get("1", "")))])
+    return _Ranks(None if text == "None" else int(text), quantiles, arguments.get("interpolation", "linear").strip("'\""))
+
+
+def _examine_order(given: Given, wanted: _Ranks | None, name: str) -> Flips | None:
+    """Compare which elements stand at the ranks that a function takes from sorted values; equal ones stand in any order."""
+    if wanted is None or not _are_comparable(given.reference, given.target, name):
+        return None
+
+    def to_rows(values: Array) -> Array:
+        wide = values.astype(np.float64)
+        if wanted.axis is None or not wide.ndim:
+            return wide.reshape(1, -1)
+        return np.moveaxis(wide, wanted.axis, -1).reshape(-1, wide.shape[wanted.axis])
+
+    y, x = (np.nan_to_num(to_rows(values), nan=np.inf, posinf=np.inf) for values in (given.reference, given.target))
+    ranks = wanted.list_taken(np.isfinite(y).sum(axis=1), given.reference.dtype)
+    orders = [np.argsort(values, axis=1, kind="stable") for values in (y, x)]
+    mine, theirs = (np.take_along_axis(order, ranks, axis=1) for order in orders)
+    flipped = mine != theirs
+    for values, order in zip((y, x), orders, strict=True):
+        ordered = np.take_along_axis(values, order, axis=1)
+        equal = np.pad(ordered[:, 1:] == ordered[:, :-1], ((0, 0), (1, 1)))
+        flipped |= np.take_along_axis(equal[:, 1:] | equal[:, :-1], ranks, axis=1)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(np.take_along_axis(y, mine, axis=1) - np.take_along_axis(y, theirs, axis=1))
+    number = np.isfinite(y)
+    moved = np.abs(np.where(number, y, 0.0) - np.where(number, x, 0.0)).max(axis=1, initial=0.0)
+    noise = 2 * bound_noise(given, moved, np.where(number, np.abs(y), 0.0).max(axis=1, initial=0.0))
+    return _summarize(given, apart[flipped], np.broadcast_to(noise[:, None], flipped.shape)[flipped], flipped.size)
+
+
+def _are_comparable(reference: Array, target: Array, name: str) -> bool:
+    """Tell whether only numbers are ordered, and the NaN that ``nanmedian`` and ``nanquantile`` leave out are the same ones."""
+    ignored = np.isnan(reference) if name.startswith("nan") else np.zeros(reference.shape, dtype=bool)
+    return all(np.array_equal(~np.isfinite(values), ignored) for values in (reference, target)) and not ignored.all()
 
 
 def _summarize(given: Given, margins: Array, noise: Array, total: int) -> Flips:

@@ -19,6 +19,8 @@ CALLS = {
         lambda x: torch.nn.functional.max_pool2d(x, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2)),
         {"1": "(3, 2)", "stride": "(2, 1)", "padding": "1", "dilation": "(1, 2)"},
     ),
+    "median": (lambda x: x.median(), {}),
+    "nanmedian": (torch.nanmedian, {}),
     "max_pool1d": (lambda x: torch.nn.functional.max_pool1d(x.flatten(1, 2), 2), {"1": "2", "stride": "None", "padding": "0"}),
 }
 
@@ -49,6 +51,66 @@ def test_flips_are_found_where_autograd_sends_the_gradient_elsewhere(operator):
     assert found.near
     same = examine(operator, arguments, {"0": Given(x["0"].reference, x["0"].reference, "float32")})
     assert (same.differing, same.near) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("operator", "call", "arguments", "total"),
+    [
+        ("quantile", lambda x: x.quantile(0.3, 1), {"1": "0.3", "2": "1"}, 120),
+        ("quantile", lambda x: torch.quantile(x, 0.9), {"1": "0.9"}, 2),
+        (
+            "quantile",
+            lambda x: x.quantile(0.3, -1, interpolation="nearest"),
+            {"q": "0.3", "dim": "-1", "interpolation": "nearest"},
+            48,
+        ),
+        ("nanquantile", lambda x: x.nanquantile(0.7, 0), {"1": "0.7", "dim": "0"}, 2 * 80),
+        ("msort", torch.msort, {}, 480),
+    ],
+)
+def test_the_order_of_near_values_is_a_choice(operator, call, arguments, total):
+    draw = torch.Generator().manual_seed(2)
+    reference = torch.randn(6, 8, 10, generator=draw)
+    reference[1] = reference[0] + 1e-7 * reference[2]
+    reference[:, 1] = reference[:, 0] * (1 + 1e-7)
+    reference[..., 1] = reference[..., 0] - 1e-7
+    if operator == "nanquantile":
+        reference[3:5, 2] = torch.nan
+    target = reference * (1 + 2e-7 * torch.randn(reference.shape, generator=draw))
+
+    def examine_both(one, other):
+        return examine(operator, arguments, {"0": Given(one.numpy(), other.numpy(), "float32")})
+
+    elsewhere = ((gradient(call, reference) - gradient(call, target)).abs() > 1e-3).sum()
+    found = examine_both(reference, target)
+    assert (elsewhere > 0) == (found.differing > 0)
+    assert (found.near, found.total) == (True, total)
+
+
+def test_an_order_that_changed_by_more_than_noise_is_no_near_tie():
+    reference = np.tile(np.array([0.0, 1.0, 2.0], dtype=np.float32), (4000, 1))
+    target = reference + np.float32(1e-7)
+    target[17, 1] = 5.0
+    found = examine("quantile", {"1": "0.5", "2": "1"}, {"0": Given(reference, target, "float32")})
+    assert (found.differing, found.near) == (2, False)
+
+
+def test_equal_values_are_sorted_in_any_order():
+    values = np.array([1.0, 2.0, 2.0, 3.0, 4.0], dtype=np.float32)
+    moved = Given(values, values * np.float32(1 + 1e-6), "float32")
+    assert examine("quantile", {"1": "0.5"}, {"0": moved}).differing == 2  # the rank 2 is both ends of its interval
+    assert examine("quantile", {"1": "1.0"}, {"0": moved}).differing == 0
+    assert examine("msort", {}, {"0": moved}).differing == 2
+    assert examine("median", {}, {"0": moved}).differing == 0  # they share the gradient
+
+
+def test_what_cannot_be_ordered_or_shows_its_index_is_not_examined():
+    values, other = np.array([1.0, np.nan, 2.0], dtype=np.float32), np.array([1.0, 2.0, np.nan], dtype=np.float32)
+    for operator in ("quantile", "nanquantile"):
+        assert examine(operator, {"1": "0.5"}, {"0": Given(values, other, "float32")}) is None
+    halves = {"0": Given(other[:2], other[:2], "float32"), "1": Given(other[:1] / 2, other[:1] / 4, "float32")}
+    assert examine("quantile", {}, halves) is None
+    assert examine("median", {"dim": "0"}, {"0": Given(other[:2], other[1::-1], "float32")}) is None
 
 
 @pytest.mark.parametrize("operator", ["maximum", "minimum", "max"])

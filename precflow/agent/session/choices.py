@@ -7,10 +7,11 @@ between. So a plain run is kept first, and each disturbed run is given its choic
     plain run        scores 0.30 0.70 0.69   topk -> 1, value 0.70
     disturbed run    scores 0.30 0.69 0.70   topk -> 1, value 0.69
 
-What is kept is what a record shows. Two choices are seen by no module and no function: which element a pooling took (its
-function returns the values alone), and the masks that a backward pass makes of values of the forward, as those of ``amax``,
-``clamp`` and ``maximum`` do. Nobody could judge them as near ties. So they are noise, as the sign of an element near 0 in
-``relu`` is, and each disturbed run makes its own, unless aten operators are recorded.
+What is kept is what a record shows. Three choices are seen by no module and no function: which element a pooling took (its
+function returns the values alone), the order inside ``quantile`` and ``msort``, which sort and return values alone, and the
+masks that a backward pass makes of values of the forward, as those of ``amax``, ``clamp`` and ``maximum`` do. Nobody could
+judge them as near ties. So they are noise, as the sign of an element near 0 in ``relu`` is, and each disturbed run makes its
+own, unless aten operators are recorded.
 
 Choices are found by their order. Where another operator or another shape comes, the runs have parted, and the rest of the run
 chooses for itself.
@@ -18,15 +19,18 @@ chooses for itself.
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.autograd import is_in_backward, is_recomputing
+from precflow.agent.capture.torch_functions import leave_mode
 
 # Operators that return values and where they stood -> place of their argument `dim`.
 _WITH_VALUES = {"topk": 2, "kthvalue": 2, **dict.fromkeys("sort median nanmedian mode max min cummax cummin".split(), 1)}
 _POOLING = "max_pool"  # in the names of operators that return indices along with the values
+_INSIDE = frozenset("quantile nanquantile msort".split())  # functions that choose by other operators, and return values alone
 _Kept = Tuple[str, List[torch.Tensor]]
 
 
@@ -41,6 +45,27 @@ class Choices:
         self._by_operator = by_operator
         self._kept: List[_Kept] = []
         self._coming: Optional[Iterator[_Kept]] = None
+        self._is_hidden = False
+        self._functions: List[TorchFunctionMode] = []
+
+    def start(self) -> None:
+        """Begin to watch for functions that return no choice of theirs."""
+        mode = _Functions(self.call)
+        mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        self._functions.append(mode)
+
+    def stop(self) -> None:
+        """End what :meth:`start` began last."""
+        leave_mode(self._functions.pop())
+
+    def call(self, function: Callable[..., Any], positional: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Run a torch function, and remember meanwhile if the choices inside it are hidden."""
+        before = self._is_hidden
+        self._is_hidden = before or getattr(function, "__name__", "") in _INSIDE
+        try:
+            return function(*positional, **keywords)
+        finally:
+            self._is_hidden = before
 
     @property
     def are_made(self) -> bool:
@@ -86,7 +111,22 @@ class Choices:
     def _is_seen(self, name: str) -> bool:
         """Tell whether a choice is in any record; what a checkpoint computes again was in one."""
         is_backward = is_in_backward() and not is_recomputing()
-        return self._by_operator or not (is_backward or _POOLING in name)
+        return self._by_operator or not (is_backward or self._is_hidden or _POOLING in name)
+
+
+class _Functions(TorchFunctionMode):
+    """Hands torch functions to :meth:`Choices.call`."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self._call = call
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Optional[Dict[str, Any]] = None
+    ) -> Any:
+        """Run one function on behalf of torch."""
+        del types
+        return self._call(func, args, kwargs or {})
 
 
 def _is_real(value: Any) -> bool:

@@ -123,14 +123,31 @@ class Disturbance(SchemaMode):
         self._is_quiet = is_quiet
         self._choices = choices
 
+    def __enter__(self) -> Disturbance:  # noqa: PYI034  Self came with Python 3.11
+        """Disturb what runs from here on."""
+        if self._choices is not None:
+            self._choices.start()
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Disturb nothing any more."""
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch has not annotated it
+        if self._choices is not None:
+            self._choices.stop()
+
     def run_operator(self, function: Any, schema: Schema, positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
         """Run an operator of the program disturbed, and one of capture as it is."""
         if self._is_quiet():
             return schema.run(positional, keywords)
         # An operator that torch computes by calling others is seen in inference mode only: elsewhere torch has taken it apart.
         if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):  # noqa: SLF001
-            with self:
-                return function.decompose(*positional, **keywords)
+            self.start()
+            try:
+                with DisableTorchFunction():  # a mode for torch functions would run the operator whole again
+                    return function.decompose(*positional, **keywords)
+            finally:
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch has not annotated it
         with DisableTorchFunction():  # the modes for torch functions would see what happens here as calls of the model
             result = self.compute(function, schema, positional, keywords)
             return result if self._choices is None else self._choices.settle(schema.name, positional, keywords, result)
@@ -142,7 +159,7 @@ class Disturbance(SchemaMode):
 
     def start(self) -> None:
         """Come back to the top of torch's stack of modes."""
-        self.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
     def step_aside(self) -> bool:
         """Leave torch's stack of modes while capture works, if this mode is at its top; return whether it did.
@@ -151,7 +168,7 @@ class Disturbance(SchemaMode):
         """
         if _top_mode is None or _top_mode() is not self:
             return False
-        self.__exit__(None, None, None)
+        super().__exit__(None, None, None)  # type: ignore[no-untyped-call]  # the same
         return True
 
 

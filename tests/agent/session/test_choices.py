@@ -98,8 +98,12 @@ def pool(given):
         lambda given: torch.maximum(given[:, 0], given[:, 1]),
         lambda given: given.clamp(max=1.54),
         pool,
+        lambda given: torch.quantile(given.float(), 0.7, dim=1),
+        lambda given: given.float().nanquantile(0.2, 1),
+        lambda given: given.msort()[3:9],
+        lambda given: given[0].median(),
     ],
-    ids=["amax", "maximum", "clamp", "pooling"],
+    ids=["amax", "maximum", "clamp", "pooling", "quantile", "nanquantile", "msort", "median"],
 )
 @pytest.mark.parametrize("by_operator", [False, True])
 def test_a_choice_that_no_record_shows_is_noise_unless_operators_are_recorded(choose, by_operator):
@@ -110,6 +114,15 @@ def test_a_choice_that_no_record_shows_is_noise_unless_operators_are_recorded(ch
 
     plain, disturbed = run_near(find_gradient, by_operator=by_operator)
     assert torch.equal(plain != 0, disturbed != 0) == by_operator
+
+
+def test_operators_that_torch_takes_apart_in_inference_mode_run_once():
+    def multiply(given):
+        with torch.inference_mode():
+            return torch.ops.aten.matmul(given, given.t()), torch.quantile(given.float(), 0.5)
+
+    plain, disturbed = run_near(multiply)
+    assert [one.shape for one in plain] == [one.shape for one in disturbed] == [(64, 64), ()]
 
 
 def test_what_a_checkpoint_computes_again_chooses_as_its_forward_did():
