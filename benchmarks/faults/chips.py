@@ -106,11 +106,15 @@ def _split_in_bfloat16(left: Tensor, right: Tensor) -> Tensor:
 def _matrix_operators(product: Product) -> dict[Any, Operator]:
     """Return the operators that multiply matrices, all by one way of adding up products."""
 
+    def multiply(left: Tensor, right: Tensor) -> Tensor:
+        """Multiply; nothing to add up, as for an expert without tokens, makes zeros."""
+        return product(left, right) if left.shape[-1] else left.float() @ right.float()
+
     def mm(_: Any, left: Tensor, right: Tensor) -> Tensor:
-        return product(left, right).to(left.dtype)
+        return multiply(left, right).to(left.dtype)
 
     def addmm(_: Any, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        made = alpha * product(left, right)
+        made = alpha * multiply(left, right)
         return (made + beta * bias.float() if beta else made).to(left.dtype)  # with beta 0 the bias may be unwritten memory
 
     def convolution(func: Any, given: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:

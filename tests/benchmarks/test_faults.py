@@ -58,6 +58,16 @@ def test_calls_have_the_names_that_a_dump_gives_them(small, tmp_path):
     assert set(recorded) <= set(seen)
 
 
+@pytest.mark.parametrize("part", chips.PARTS)
+def test_an_empty_product_is_zeros_on_every_chip(part):
+    """The gradient of the weights of an expert that no token went to is one."""
+    none = torch.zeros(0, 4, dtype=torch.bfloat16)
+    with chips.Chip((part,)):
+        made = (none.T @ none, none.T[None] @ none[None], torch.addmm(torch.ones(4, dtype=none.dtype), none.T, none))
+    assert [each.tolist() for each in made] == [[[0.0] * 4] * 4, [[[0.0] * 4] * 4], [[1.0] * 4] * 4]
+    assert {each.dtype for each in made} == {torch.bfloat16}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("part", chips.PARTS)
 def test_a_chip_is_right_and_rounds_otherwise(small, part, dtype):
