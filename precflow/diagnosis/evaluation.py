@@ -181,7 +181,7 @@ def write_calls(
     left_out, not_whole, room = 0, 0, largest
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for pair in pairs:
-            if functions and pair.reference.phase == BACKWARD and not pair.reference.operator:
+            if functions and pair.reference.phase in {BACKWARD, GRADIENT} and not pair.reference.operator:
                 described = describe_gradients(pair, functions)
                 size = 0 if described is None else _count_bytes(described)
                 left_out += size > room
@@ -189,6 +189,8 @@ def write_calls(
                     room -= size
                     file.write(json.dumps(described, ensure_ascii=False) + "\n")
                     written.append(pair)
+                if described is not None and pair.reference.phase == GRADIENT:  # of several uses, and so of no one product
+                    continue
             multiplied = by_modules and is_product(pair.reference)
             if not multiplied and (levels.get(pair.reference.phase) != pair.reference.level or not pair.reference.outputs):
                 continue
@@ -218,7 +220,10 @@ def locate(dump: Located, record: Record) -> Mapping[str, Any] | None:
 
 
 def describe_gradients(pair: PairedCall, functions: Sequence[FunctionGradients]) -> Mapping[str, Any] | None:
-    """Return the line of a module's gradients; ``None`` where nothing gives them, or the sides called other functions."""
+    """Return the line of gradients of a module or a weight.
+
+    ``None`` where nothing gives them, or the sides called other functions.
+    """
     described = [side.describe(call) for side, call in zip(functions, (pair.reference, pair.target), strict=True)]
     reference, target = described
     if reference is None or target is None or reference.shape != target.shape:

@@ -11,6 +11,9 @@ are only functions that a module called itself, so autograd can say in float64 w
 Each function is differentiated at the tensors that the same side recorded, so an error that was there before is on both sides
 of the subtraction. The agent computes it (:mod:`precflow.agent.replay.gradients`). Where the gradients of the reference itself
 are not what comes out, something was not recorded, and nothing is said.
+
+The gradient of a weight that several module calls use (a tied embedding and output head, a layer that runs twice) is the sum
+of what each of them gives. They are described together, and only if a gradient of each use was recorded.
 """
 
 from __future__ import annotations
@@ -127,15 +130,24 @@ class FunctionGradients:
                 return runs[place]
         return None
 
-    def describe(self, backward: Call) -> Described | None:
-        """Return what gives the gradients of a module call; ``None`` if it called no function, or nothing can be said.
+    def describe(self, call: Call) -> Described | None:
+        """Return what gives the gradients of a module call, or of a weight that several of them use.
 
         Args:
-            backward: The record of the module's gradients.
+            call: The record of the module's gradients, or of the weight's.
+
+        Returns:
+            ``None`` if the module called no function, if one module call alone uses the weight, or if nothing can be said.
         """
+        return self._describe_shared(call) if call.phase == GRADIENT else self._describe_module(call)
+
+    def _find_module_call(self, step: _Step, module: str, number: int) -> Call | None:
+        return next((one for one in self._modules.get((step, module), ()) if one.call == number), None)
+
+    def _describe_module(self, backward: Call) -> Described | None:
         step = (backward.step, backward.rank)
         frame = self._frames.get((step, backward.module, backward.call))
-        own = next((one for one in self._modules.get((step, backward.module), ()) if one.call == backward.call), None)
+        own = self._find_module_call(step, backward.module, backward.call)
         # A result that is no output of the module has to be named by one of its own records.
         if frame is None or not frame.functions or own is None or own.compiled:
             return None
@@ -143,15 +155,70 @@ class FunctionGradients:
         results = list(self._add_gradients(made, own, backward, frame))
         added = {*made.graph["parts"]}
         for call in reversed(frame.functions):
-            outputs = {record.index: self._key_of_output(call, record) for record in call.outputs}
-            if added.isdisjoint(outputs.values()) and made.graph["total"].keys().isdisjoint(outputs.values()):
-                continue
-            function = self._describe_function(made, call, outputs)
-            made.graph["functions"].insert(0, function)
-            added.update(key for key, *_ in function["inputs"].values())
-            results += self._find_weights(call)
+            if self._add_function(made, call, added):
+                results += self._find_weights(call)
         self._add_results(made, [one for one in results if one.of in added])
         return made if made.outputs and made.graph["functions"] else None
+
+    def _describe_shared(self, gradient: Call) -> Described | None:
+        """Return what gives the gradient of a weight that several module calls use; ``None`` where one of them is not known."""
+        step = (gradient.step, gradient.rank)
+        record = gradient.outputs[0]
+        weight = join_names(gradient.module, record.index)
+        users = sorted(self._users.get((step, weight), ()))
+        if len(users) < 2:
+            return None
+        made, of = Described(), _key_of_weight(weight)
+        depending: list[tuple[Call, set[str]]] = []  # functions, and the tensors of their module call that come of the weight
+        for module, number in users:
+            own, backward = (
+                self._find_module_call(step, module, number),
+                self._backwards.get((step, module, number)),
+            )
+            if own is None or own.compiled or backward is None:
+                return None
+            frame = self._frames[step, module, number]
+            list(self._add_gradients(made, own, backward, frame))
+            depending += self._find_depending(made, frame, of)
+        # A gradient that a module hands on counts what its own functions add to it: neither may be counted twice.
+        every = {key for _, reached in depending for key in reached}
+        taken = [({self._key_of_input(one) for one in call.inputs}, reached) for call, reached in depending]
+        if of in made.graph["parts"] or any(keys & (every - reached) for keys, reached in taken):
+            return None
+        added = {*made.graph["parts"]}
+        for call, _ in sorted(depending, key=lambda each: -each[0].order):
+            if not self._add_function(made, call, added):
+                return None
+        self._add_results(made, [_Result(of, record, gradient, record.index)])
+        return made if made.outputs else None
+
+    def _find_depending(self, made: Described, frame: _Frame, of: str) -> list[tuple[Call, set[str]]]:
+        """Return the functions of a module call whose result depends on a weight, each with all tensors in it that do.
+
+        It ends at tensors whose whole gradient was recorded.
+        """
+        reached, found = {of}, []
+        for call in frame.functions:
+            if not reached.isdisjoint(self._key_of_input(record) for record in call.inputs):
+                found.append(call)
+                reached |= {self._key_of_output(call, record) for record in call.outputs} - {"", *made.graph["total"]}
+        return [(call, reached) for call in found]
+
+    def _add_function(self, made: Described, call: Call, added: set[str]) -> bool:
+        """Add a function before those that are there; tell whether a gradient arrives at what it made.
+
+        Args:
+            made: What is described.
+            call: The function.
+            added: Tensors to whose gradients something is added; those that the function takes are put to them.
+        """
+        outputs = {record.index: self._key_of_output(call, record) for record in call.outputs}
+        if added.isdisjoint(outputs.values()) and made.graph["total"].keys().isdisjoint(outputs.values()):
+            return False
+        function = self._describe_function(made, call, outputs)
+        made.graph["functions"].insert(0, function)
+        added.update(key for key, *_ in function["inputs"].values())
+        return True
 
     def _add_gradients(self, made: Described, own: Call, backward: Call, frame: _Frame) -> Iterator[_Result]:
         """Add the gradients that arrive at outputs and leave through inputs; yield those that have to come out."""

@@ -37,14 +37,15 @@ def test_without_functions_only_the_gradient_of_the_weight_is_evaluated(judge):
     assert ("head", "backward", "0") not in found
 
 
-def test_a_layer_that_runs_twice_and_a_gradient_that_something_else_changes_say_nothing(judge):
+def test_a_layer_that_runs_twice_has_the_sum_and_a_gradient_that_something_else_changes_says_nothing(judge):
     def other(g, x, w):
         return products(g, x, w)[0], products(g, x, w)[1] + torch.ones(40, 24)
 
     found = judge(other, times=2, on_both=other)
     assert not any(one.is_fault for one in found.values())
     assert ("inner", "backward", "0") in found  # each call of it has an input of its own
-    assert not {("inner", "gradient", "weight"), ("head", "gradient", "weight")} & found.keys()
+    assert ("inner", "gradient", "weight") in found
+    assert ("head", "gradient", "weight") not in found
 
 
 # As products
