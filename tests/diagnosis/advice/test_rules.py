@@ -259,6 +259,11 @@ TABLE = [
     ("PF212", variant("gelu_tanh", scale_share=0.99), variant("inputs_in_float16", family="activation")),
     ("PF212", {"family": "activation"}, {"family": "activation", "own_error_units": 1.2}),
     ("PF212", {"family": "activation"}, {"family": "activation", "few_share": 0.02, "few_rows": 1, "curve_share": 0.04}),
+    (
+        "PF212",
+        variant("other_slope", clamp_share=1.0, clamp_value=0.0),
+        variant("other_slope", clamp_share=1.0, clamp_value=0.1),
+    ),
     ("PF213", variant("inputs_in_bfloat16"), variant("inputs_in_bfloat16", **MATMUL, operand_bits=10)),
     ("PF213", {**MATMUL, "sum_type": "bfloat16"}, {**MATMUL, "sum_type": ""}),
     ("PF213", {**MATMUL, "operand_bits": 7}, {**MATMUL, "operand_bits": 11}),

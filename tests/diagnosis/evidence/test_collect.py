@@ -140,6 +140,7 @@ IN_PLACE = {  # name: operator, inputs, right, wrong, arguments, rule, and wheth
     "sign": ("mul", (TOKENS, GATES), torch.mul, lambda x, y: x * y * HALF_SIGNS, {}, "PF313", True),
     "tanh form": ("gelu", (TOKENS,), F.gelu, lambda x: F.gelu(x, approximate="tanh"), {}, "PF212", False),
     "lines": ("silu", (TOKENS,), F.silu, F.hardswish, {}, "PF212", True),
+    "no slope": ("leaky_relu", (TOKENS,), lambda x: F.leaky_relu(x, 0.1), F.relu, SLOPE, "PF212", True),
     "slopes": ("leaky_relu", (TOKENS,), lambda x: F.leaky_relu(x, 0.1), lambda x: F.leaky_relu(x, -0.1), SLOPE, "PF212", True),
     "tf32": ("linear", PRODUCT, F.linear, lambda x, w, b: rounded(x, 10) @ rounded(w, 10).T + b, {}, "PF102", False),
     "narrow angles": ("cos", (TOKENS * 30,), torch.cos, lambda x: x.bfloat16().float().cos(), {}, "PF213", False),
