@@ -1,7 +1,9 @@
 """What a second pass records: the calls that the first pass could not clear, as rules of capture, within a budget.
 
 The most suspect calls come first: those that introduce an error and the ones around them, then those that a sketch could not
-decide, then all others that fail. Inputs *and* outputs of a call are recorded, on both sides.
+decide, then all others that fail, then what surrounds data movement that gives other bits for equal ones: in 16 bits its error
+may be within every limit, and only the evaluation says whether it is wrong. Inputs *and* outputs of a call are recorded, on
+both sides.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class SecondPass:
         calls: Calls that the rules take on the reference.
         undecided: Records that a sketch could not decide.
         failing: Records that fail.
+        moved: Calls of data movement that give other bits for equal ones.
         left_out: Calls that the budget had no room for.
         bytes: Side -> what its dump will take, about.
     """
@@ -46,6 +49,7 @@ class SecondPass:
     calls: int = 0
     undecided: int = 0
     failing: int = 0
+    moved: int = 0
     left_out: int = 0
     bytes: Mapping[str, int] = field(default_factory=dict)
 
@@ -57,9 +61,10 @@ class SecondPass:
     @property
     def why(self) -> str:
         """In words: what is recorded, or why nothing is."""
-        if not (self.undecided or self.failing):
+        if not (self.undecided or self.failing or self.moved):
             return "no second pass: nothing is suspect or undecided"
-        counts = ((self.failing, "failing record"), (self.undecided, "undecided record"))
+        moved = (self.moved, "movement of equal bits that differs")
+        counts = ((self.failing, "failing record"), (self.undecided, "undecided record"), *([] if self.failing else [moved]))
         reasons = " and ".join(_count(count, what) for count, what in counts if count)
         left = f", {_count(self.left_out, 'call')} left out by capture.budget" if self.left_out else ""
         if not self.rules:
@@ -88,9 +93,10 @@ def choose_calls(  # noqa: PLR0913  two dumps, what was made of them, and two se
     """
     nodes = build_graph(reference.calls())
     sides = (_SideBudget(reference), _SideBudget(target))
+    moved = _list_wrongly_moved(nodes, target)
     chosen: list[CallKind] = []
     left_out = 0
-    for kind in dict.fromkeys(_rank_kinds(nodes, judged, region)):  # each once, where it is ranked first
+    for kind in dict.fromkeys(_rank_kinds(nodes, judged, region, moved)):  # each once, where it is ranked first
         if not all(side.calls[kind] for side in sides) or not any(side.lacks_tensor(kind) for side in sides):
             continue
         if budget and max(side.size_with(kind) for side in sides) > budget:
@@ -105,6 +111,7 @@ def choose_calls(  # noqa: PLR0913  two dumps, what was made of them, and two se
         calls=sum(len(sides[0].calls[kind]) for kind in chosen),
         undecided=sum(record.status == UNDECIDED for record in judged),
         failing=sum(record.status in MISALIGNED_STATUSES for record in judged),
+        moved=len(moved),
         left_out=left_out,
         bytes={name: side.bytes for name, side in zip(("reference", "target"), sides, strict=True)},
     )
@@ -154,7 +161,29 @@ class _SideBudget:
                 yield record
 
 
-def _rank_kinds(nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], region: Region) -> Iterator[CallKind]:
+def _list_wrongly_moved(nodes: Mapping[CallKey, CallNode], target: DumpWithCalls) -> list[CallNode]:
+    """Return the data movement whose inputs have equal content ids on both sides and whose outputs have not."""
+    there = {record.identity: record for call in target.calls() if call.movement for record in (*call.inputs, *call.outputs)}
+
+    def differ(record: Record) -> bool | None:
+        other = there.get(record.identity)
+        if other is None or not (record.content and other.content) or record.dtype != other.dtype:
+            return None
+        return record.content != other.content
+
+    return [
+        node
+        for node in nodes.values()
+        if node.call.movement
+        and node.call.inputs
+        and all(differ(record) is False for record in node.call.inputs)
+        and any(differ(record) for record in node.call.outputs)
+    ]
+
+
+def _rank_kinds(
+    nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], region: Region, moved: Sequence[CallNode]
+) -> Iterator[CallKind]:
     """Yield kinds of calls, most suspect first; the same one may come several times."""
     owners = {record.text: node for node in nodes.values() for record in node.call.outputs}
     consumers: dict[CallKey, list[CallNode]] = defaultdict(list)
@@ -164,13 +193,19 @@ def _rank_kinds(nodes: Mapping[CallKey, CallNode], judged: Sequence[Judged], reg
                 consumers[edge.source[0]].append(node)
     suspects = [owners[suspect.record] for suspect in region.suspects if suspect.record in owners]
     yield from (kind_of(node.call) for node in suspects)
-    for node in suspects:
+
+    def list_around(node: CallNode) -> Iterator[CallKind]:
         # The calls before and after a suspect show whether its inputs agree and what its error does.
         before = [nodes[edge.source[0]] for edge in node.edges if edge.source is not None]
         yield from (kind_of(near.call) for near in (*before, *consumers[key_of(node.call)]) if not near.call.movement)
+
+    for node in suspects:
+        yield from list_around(node)
     known = [record for record in judged if record.record in owners]
     yield from (kind_of(owners[record.record].call) for record in known if record.status == UNDECIDED)
     yield from (kind_of(owners[record.record].call) for record in known if record.status in MISALIGNED_STATUSES)
+    for node in moved:
+        yield from list_around(node)
 
 
 def _write_rules(kinds: Iterable[CallKind], selection: Selection, side: _SideBudget) -> Iterator[Mapping[str, Any]]:

@@ -1,5 +1,6 @@
 """What a second pass looks into, on graphs made by hand."""
 
+import msgspec
 import pytest
 
 from precflow.agent.contract import DETAIL_FACTS
@@ -60,6 +61,32 @@ def test_around_movement_that_went_wrong_the_tensors_before_and_behind_it_are_ke
     region = localize(chain, chain, measures, judged)
     assert region.start == "layers.2.fc / transpose"
     assert taken(choose_calls(chain, chain, judged=judged, region=region), chain) == ["layers.2.fc / linear", "layers.2 / gelu"]
+
+
+def test_movement_that_gives_other_bits_for_equal_ones_is_looked_into_though_nothing_fails(chain, judge_calls, hand_made):
+    def change(call):
+        if call.name != "layers.2.fc / transpose":
+            return call
+        return msgspec.structs.replace(
+            call, outputs=tuple(msgspec.structs.replace(record, content="moved") for record in call.outputs)
+        )
+
+    target = hand_made(made=[change(call) for call in chain.made])
+    found = chosen(chain, judge_calls, {}, target=target)
+    assert taken(found, chain) == ["layers.2.fc / linear", "layers.2 / gelu"]
+    assert found.why == "2 calls to look into (1 movement of equal bits that differs)"
+
+
+def test_movement_of_other_values_needs_no_second_pass(chain, judge_calls, hand_made):
+    def change(call):
+        records = (
+            tuple(msgspec.structs.replace(record, content=f"{record.content}'") for record in side)
+            for side in (call.inputs, call.outputs)
+        )
+        inputs, outputs = records
+        return msgspec.structs.replace(call, inputs=inputs, outputs=outputs)
+
+    assert not chosen(chain, judge_calls, {}, target=hand_made(made=[change(call) for call in chain.made])).needed
 
 
 def test_the_operator_before_a_suspect_is_looked_into_and_pure_movement_never(chain, judge_calls):

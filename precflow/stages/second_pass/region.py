@@ -47,4 +47,4 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     return StageResult(note=scope.why)
 
 
-STAGE = Stage(name=NAME, needs=("dump.reference", "dump.target", "judge", "localize"), declare=_declare, make=_make)
+STAGE = Stage(name=NAME, needs=("dump.reference", "dump.target", "judge", "localize"), declare=_declare, make=_make, version=2)
