@@ -206,9 +206,12 @@ def write(lines: Sequence[dict[str, Any]], folder: Path) -> str:
 
 
 def _numbers(text: str) -> list[int]:
-    """Read ``0-9`` or ``0,3``."""
-    first, dash, last = text.partition("-")
-    return list(range(int(first), int(last) + 1)) if dash else [int(number) for number in text.split(",")]
+    """Read ``0-9``, ``0,3`` or ``1-5,8``."""
+    numbers = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        numbers += range(int(first), int(last) + 1) if dash else [int(part)]
+    return numbers
 
 
 def _words(text: str) -> list[str]:
@@ -220,7 +223,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--subset", action="store_true", help="under two minutes, for continuous integration")
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark_faults"), help="where results are kept")
-    parser.add_argument("--seeds", type=_numbers, help="0-9 or 0,3: other places, sizes and chips")
+    parser.add_argument("--seeds", type=_numbers, help="0-9, 0,3 or 1-5,8: other places, sizes and chips")
     for name, known in (("hosts", hosts.HOSTS), ("dtypes", cases.DTYPES), ("faults", KINDS), ("controls", cases.CONTROLS)):
         parser.add_argument(f"--{name}", type=_words, help=f"some of: {', '.join(known)}")
     parser.add_argument("--one-type", action="store_true", help="run each kind and seed in one element type, which is drawn")

@@ -428,3 +428,8 @@ def test_members_of_a_class_are_those_at_which_the_fault_does_something(dtype):
     fault = {**FAULT, "calls": calls, "effects": [acts, acts, {"rho": 1.0, "residue": 1.0, "matmul": True}]}
     named = [[*call, "forward"] for call in calls[:2]]
     assert score.score({**LINE, "dtype": dtype, "faults": [fault]}, named)["members"] == 1.0
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("0-3", [0, 1, 2, 3]), ("0,3", [0, 3]), ("1-3,8", [1, 2, 3, 8])])
+def test_seeds_are_ranges_and_single_numbers(text: str, numbers: list[int]) -> None:
+    assert bench._numbers(text) == numbers
