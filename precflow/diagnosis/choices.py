@@ -47,6 +47,7 @@ _Nodes = Mapping[CallKey, CallNode]
 _MOST = 1e300  # stands for infinity, which JSON does not have
 _FLOOR = "max_rms_error"
 _DEPENDENT = frozenset({"fail", "shape", "nonfinite", "unpaired_reference", "unpaired_target", "undecided"})
+_OF_VALUES = frozenset({"fail", "undecided"})
 _GRADIENTS = frozenset({BACKWARD, GRADIENT})
 _AGREES = frozenset({"pass", "blind", "accepted"})
 _ORIGINS = {"near_tie": "the near tie", "undecided": "the undecided choice", "blind": "the choice between blind values"}
@@ -210,7 +211,7 @@ class _Settling:
     def settle(self, flipped: set[str]) -> list[Judged]:
         """Return the statuses with choices and what depends on them marked."""
         nodes = [build_graph(dump.calls(), outside=_list_outside(dump)) for dump in self._dumps]
-        choices: dict[str, _Choice] = self._find_chosen_gradients(nodes[0])
+        choices: dict[str, _Choice] = {}
 
         def decide(node: CallNode, record: Record) -> _Choice | None:
             """Decide a choice that depends on no earlier one."""
@@ -222,23 +223,35 @@ class _Settling:
             return choices.get(record.text)
 
         behind = _Follower(nodes[0], self._has_equal_bits).follow(decide)
-        if not choices:
-            return [self._settled.get(record.record, record) for record in self._judged]
-        theirs = _Follower(nodes[1], self._has_equal_bits).follow(lambda _, record: choices.get(record.text))
-        either = {**theirs, **behind}
-        return [self._mark(measure, record, either) for measure, record in zip(self._measures, self._judged, strict=True)]
+        either = {**self._follow(nodes[1], choices), **behind}
+        gradients = self._find_chosen_gradients(nodes[0], either)
+        flipped_only = {**self._follow(nodes[1], gradients), **self._follow(nodes[0], gradients)}
+        return [
+            self._mark(measure, record, either, flipped_only)
+            for measure, record in zip(self._measures, self._judged, strict=True)
+        ]
 
-    def _mark(self, measure: Measure, judged: Judged, behind: Mapping[str, _Choice]) -> Judged:
-        """Return the status of a record: of a choice what was decided, of what depends on one ``not_comparable``."""
+    def _follow(self, nodes: _Nodes, choices: Mapping[str, _Choice]) -> dict[str, _Choice]:
+        """Return what depends on choices that are known, by record."""
+        if not choices:
+            return {}
+        return dict(_Follower(nodes, self._has_equal_bits).follow(lambda _, record: choices.get(record.text)))
+
+    def _mark(self, measure: Measure, judged: Judged, behind: Mapping[str, _Choice], flipped: Mapping[str, _Choice]) -> Judged:
+        """Return the status of a record: of a choice what was decided, of what depends on one ``not_comparable``.
+
+        Args:
+            measure: Its metrics.
+            judged: Its status so far.
+            behind: Record -> the choice of the forward that it depends on; its shape may depend on it too.
+            flipped: Record -> the choice that sent gradients elsewhere; those have the same shape, and a bound.
+        """
         if measure.record in self._settled:
             return self._settled[measure.record]
         origin = behind.get(measure.record)
-        if (
-            origin is None
-            or judged.status not in _DEPENDENT
-            or not self._is_explained(measure)
-            or (judged.status == "nonfinite" and self._has_new_nan(measure))
-        ):
+        if origin is None and judged.status in _OF_VALUES and self._is_explained(measure):
+            origin = flipped.get(measure.record)
+        if origin is None or judged.status not in _DEPENDENT or (judged.status == "nonfinite" and self._has_new_nan(measure)):
             return judged
         handed_on = self._find_handed_on(measure.record)
         if handed_on is not None:
@@ -247,12 +260,17 @@ class _Settling:
         shapes = f"; {judged.reason}" if judged.status == "shape" else ""
         return Judged(measure.record, "not_comparable", reason=f"depends on {what} at {origin.name}{shapes}")
 
-    def _find_chosen_gradients(self, nodes: _Nodes) -> dict[str, _Choice]:
-        """Return the gradients that went to other elements at near ties of the forward, which are remembered."""
+    def _find_chosen_gradients(self, nodes: _Nodes, behind: Collection[str]) -> dict[str, _Choice]:
+        """Return the gradients that went to other elements at near ties of the forward, which are remembered.
+
+        Args:
+            nodes: The graph of the reference.
+            behind: Records that depend on another choice: how far they are off says nothing.
+        """
         failing = {
             one.record
             for one, measure in zip(self._judged, self._measures, strict=True)
-            if one.status == "fail" and measure.phase in _GRADIENTS
+            if one.status == "fail" and measure.phase in _GRADIENTS and one.record not in behind
         }
         found: dict[str, _Choice] = {}
         for node in nodes.values() if failing else ():

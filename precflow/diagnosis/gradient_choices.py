@@ -58,9 +58,14 @@ def find_gradients_behind(nodes: Mapping[CallKey, CallNode], choice: GradientCho
 
 
 def explains(choices: list[GradientChoice], error: float | None) -> bool:
-    """Tell whether choices are enough to make a gradient differ by so much, relative to its norm; ``None`` is not known."""
+    """Tell whether choices are enough to make a gradient differ by so much, relative to its norm.
+
+    Args:
+        choices: Those that the gradient went through.
+        error: How much it differs; ``None`` if that is not known, which explains nothing.
+    """
     share = sum(choice.flips.differing / max(choice.flips.total, 1) for choice in choices)
-    return error is None or error <= lines.FLIPPED_GRADIENT * math.sqrt(2.0 * min(share, 1.0))
+    return error is not None and error <= lines.FLIPPED_GRADIENT * math.sqrt(2.0 * min(share, 1.0))
 
 
 def _list_modules_before(nodes: Mapping[CallKey, CallNode], start: CallNode) -> set[str]:

@@ -166,6 +166,7 @@ def _list_wrongly_moved(nodes: Mapping[CallKey, CallNode], target: DumpWithCalls
     there = {record.identity: record for call in target.calls() if call.movement for record in (*call.inputs, *call.outputs)}
 
     def differ(record: Record) -> bool | None:
+        """Tell whether the content ids differ; ``None`` if one is missing, or the types differ."""
         other = there.get(record.identity)
         if other is None or not (record.content and other.content) or record.dtype != other.dtype:
             return None
@@ -195,7 +196,7 @@ def _rank_kinds(
     yield from (kind_of(node.call) for node in suspects)
 
     def list_around(node: CallNode) -> Iterator[CallKind]:
-        # The calls before and after a suspect show whether its inputs agree and what its error does.
+        """Yield the calls before and after: they show whether its inputs agree and what its error does."""
         before = [nodes[edge.source[0]] for edge in node.edges if edge.source is not None]
         yield from (kind_of(near.call) for near in (*before, *consumers[key_of(node.call)]) if not near.call.movement)
 

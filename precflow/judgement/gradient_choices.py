@@ -184,6 +184,7 @@ def _examine_order(given: Given, wanted: _Ranks | None, name: str) -> Flips | No
         return None
 
     def to_rows(values: Array) -> Array:
+        """Return the values to sort as rows."""
         wide = values.astype(np.float64)
         if wanted.axis is None or not wide.ndim:
             return wide.reshape(1, -1)
@@ -228,6 +229,7 @@ def _reduce(given: Given, sign: float, arguments: Mapping[str, str]) -> _Rows:
     length = math.prod(given.reference.shape[axis] for axis in axes)
 
     def to_rows(values: Array) -> Array:
+        """Return the candidates of each result as rows, so that the largest is taken."""
         return np.moveaxis(sign * values.astype(np.float64), axes, range(count - len(axes), count)).reshape(-1, length)
 
     return _Rows(to_rows(given.reference), to_rows(given.target))
@@ -248,6 +250,7 @@ def _pool(given: Given, dimensions: int, arguments: Mapping[str, str]) -> _Rows:
     axes = tuple(range(given.reference.ndim - dimensions, given.reference.ndim))
 
     def to_rows(values: Array) -> Array:
+        """Return the windows as rows, with -inf where they reach beyond the edge."""
         padded = np.pad(values.astype(np.float64), outside, constant_values=-np.inf)
         windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=axes)
         every = (slice(None),) * (windows.ndim - 2 * dimensions)

@@ -66,6 +66,17 @@ def test_a_difference_that_so_few_flips_cannot_make_stays_a_fault(settle):
     assert (settled["proj (backward)"].status, settled["proj (gradient)"].status) == ("fail", "fail")
 
 
+def test_a_difference_of_unknown_size_stays_a_fault(settle):
+    settled = settle(error=None)
+    assert (settled["proj (backward)"].status, settled["proj (gradient)"].status) == ("fail", "fail")
+
+
+@pytest.mark.parametrize("status", ["shape", "nonfinite"])
+def test_no_flip_gives_a_gradient_another_shape_or_infinity(settle, status):
+    settled = settle(statuses={**FAILING, "proj (gradient)": status})
+    assert (settled["proj (backward)"].status, settled["proj (gradient)"].status) == ("not_comparable", status)
+
+
 def test_a_flip_beyond_the_noise_stays_a_fault(settle):
     reference = np.tile(VALUES, (64, 1))
     wrong = reference.copy()

@@ -360,7 +360,7 @@ class Computation:
         (reading,) = self._readings
 
         def compute(operands: Mapping[str, torch.Tensor]) -> torch.Tensor:
-            # In copies, because an operator in place writes to what it is given.
+            """Return the output with other operands; in copies, because an operator in place writes to what it is given."""
             return outputs_of(reading.run({**self._prepare(side.inputs), **operands}))[index]
 
         bias = compute({path: torch.zeros_like(inputs[path]) for path in summed})  # what is added to the product
