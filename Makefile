@@ -1,4 +1,5 @@
-# Two commands: `make demo` runs the main job, `make test` runs every test. Both set up .venv first.
+# Two commands: `make demo` runs the main job, `make test` runs every test. Both set up .venv first, and keep bytecode: they start
+# up to a hundred interpreters, each of which would compile every module again.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,9 +9,8 @@ READY := $(VENV)/.ready
 .PHONY: demo test lint clean
 
 demo: $(READY)
-	@$(BIN)/precflow +recipe=sd_text_encoder
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/precflow +recipe=sd_text_encoder
 
-# Bytecode is kept: the tests start a hundred interpreters, each of which would compile every module again.
 test: $(READY)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=25
 
@@ -20,11 +20,11 @@ lint: $(READY)
 # torch comes from constraints.txt: a CPU build where pip finds one. pip compiles modules one after the other; this does it on all
 # cores, and leaves out what nobody imports here: tests of packages and models of transformers. Some packages carry files of other
 # Pythons, which do not compile.
-UNUSED := /(tests?|moto|sklearn|sympy)/|/transformers/models/(?!auto|bert|clip)
+UNUSED := /(tests?|moto|sklearn)/|/transformers/models/(?!auto|bert|clip)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,lint]'
-	$(BIN)/python -m compileall -qq -j 0 -x '$(UNUSED)' $(VENV)/lib || true
+	$(BIN)/python -m compileall -qq -j 0 -x '$(UNUSED)' $(VENV)/lib precflow || true
 	touch $(READY)
 
 clean:

@@ -21,7 +21,8 @@ from precflow.report import wording
 from precflow.report.ci import format_outcome
 from precflow.report.highlights import find_furthest_row
 from precflow.report.terminal import count_columns, render_summary
-from precflow.run import progress, steps
+from precflow.run import at_once, progress, steps
+from precflow.run.at_once import Beside
 from precflow.run.jobs import make_job
 from precflow.run.manifest import RunEntry
 from precflow.run.steps import Agenda
@@ -32,7 +33,7 @@ from precflow.stages.artifacts import cache_reads
 from precflow.stages.commands import command_for_side
 from precflow.stages.dump import is_given
 from precflow.stages.introduced import read_conclusion
-from precflow.stages.job import Job
+from precflow.stages.job import Job, Stage
 from precflow.stages.report import read_model
 from precflow.stages.second_pass import region
 from precflow.streams import is_unicode, say
@@ -93,9 +94,10 @@ def run(composed: Composed, *, command: str) -> Outcome:
             # An agent waits between the stages of its side, so that torch is imported once. All of them end with this block.
             with closing(Agents()) as agents:
                 job = replace(job, agents=agents)
-                due = _make_stages(
-                    job, where, done, states, note=lambda: where.manifest.update(_add_progress(entry, done, states))
-                )
+                with Beside(agents) as beside:
+                    due = _make_stages(
+                        job, where, done, states, beside, note=lambda: where.manifest.update(_add_progress(entry, done, states))
+                    )
             kept = None if set(states.values()) - {"kept"} else time.monotonic() - started
             outcome = _close(job, where, done, due, kept=kept)
         verdict, code = outcome.verdict or "", outcome.exit_code
@@ -110,8 +112,14 @@ def _add_progress(entry: RunEntry, done: Mapping[str, Sealed], states: Mapping[s
     return replace(entry, instances={name: sealed.key for name, sealed in done.items()}, states=dict(states))
 
 
-def _make_stages(
-    job: Job, where: steps.RunFolder, done: dict[str, Sealed], states: dict[str, str], *, note: Callable[[], None]
+def _make_stages(  # noqa: PLR0913  each is a fact of its own
+    job: Job,
+    where: steps.RunFolder,
+    done: dict[str, Sealed],
+    states: dict[str, str],
+    beside: Beside,
+    *,
+    note: Callable[[], None],
 ) -> tuple[str, ...]:
     """Make or find every instance; return the sides whose second pass another machine has to make.
 
@@ -120,6 +128,7 @@ def _make_stages(
         where: Its run folder.
         done: Is filled with each finished instance, by name.
         states: Is filled with the state of each.
+        beside: Makes one instance while another is made, where that may be.
         note: Called after each of them; writes it into the history, so that a run that is killed has noted what it finished.
     """
     tell = progress.choose(job.config.output, job.config.recipe, ci=job.ci)
@@ -128,7 +137,8 @@ def _make_stages(
     for stage in agenda:
         # The content of these belongs to the stage's key, so it has to be here before it is known whether the stage is kept.
         done.update({name: _bring(done[name], where, tell) for name in stage.scope_needs if name in done})
-        step = steps.resolve(stage, job, where, done)
+        begun = beside.find(stage.name)
+        step = begun or steps.resolve(stage, job, where, done)
         if step.state == "missing":
             if stage.name == noise.NAME:
                 agenda.forgo_floors()
@@ -142,9 +152,10 @@ def _make_stages(
             raise ConfigError(f"stage {stage.name} needs {step.because}, which is not in stages=[...] and was never made")
         if step.state == "run":
             done.update({name: _bring(done[name], where, tell) for name in stage.needs})
-        began = time.monotonic()
+            _begin_beside(beside, step, agenda.following, job, where, done)
+        began = beside.began if begun else time.monotonic()
         with tell.working(stage.label, stage.side):
-            sealed = step.sealed or _make(step, job, where, done)
+            sealed = step.sealed or (beside.take() if begun else _make(step, job, where, done))
         if stage.kind != "dump":  # a dump may be large, and is downloaded only when something reads it
             sealed = _bring(sealed, where, tell)
         agenda.learn(stage, sealed)
@@ -188,6 +199,17 @@ def _share(sealed: Sealed, where: steps.RunFolder, tell: progress.Progress) -> N
 def _show_bytes(tell: progress.Progress) -> Callable[[int, int], None]:
     """Return a function that shows the bytes that were moved, where they take a while."""
     return lambda done, total: tell.advance(done, total, "bytes") if total >= _NOTABLE_BYTES else None
+
+
+def _begin_beside(  # noqa: PLR0913, PLR0917  each is a fact of its own
+    beside: Beside, step: steps.Step, following: Stage | None, job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]
+) -> None:
+    """Begin to make the following instance too, where it may be made while this one is."""
+    if following is not None:
+        other = steps.resolve(following, job, where, done)
+        if at_once.may_follow(step, other, job, done):
+            known = dict(done)  # as it is now
+            beside.begin(other, job, lambda quiet: _make(other, quiet, where, known))
 
 
 def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> Sealed:

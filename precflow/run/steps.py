@@ -117,6 +117,11 @@ class Agenda:
         while self._left:
             yield self._left.popleft()
 
+    @property
+    def following(self) -> Stage | None:
+        """The instance that comes next, as far as is known; ``None`` behind the last one."""
+        return self._left[0] if self._left else None
+
     def learn(self, stage: Stage, sealed: Sealed) -> None:
         """Take a finished instance into account: a region that needs no second pass ends the capture."""
         if stage.name == region.NAME and not region.read_scope(sealed.folder).needed:

@@ -39,6 +39,9 @@ from precflow.sides.ranks import RANK_VARIABLES, Ranks
 
 REQUEST_FILE = "request.json"
 _COMMAND = "{command}"  # placeholder in a launcher for the agent's command
+# Threads of GNU OpenMP spin while they wait, and take the cores of other agents and of a comparison beside them: three times
+# the CPU time, measured on two cores.
+_UNLESS_SET = {"GOMP_SPINCOUNT": "0"}
 _FORKS = sys.platform == "linux"  # on other systems, libraries that torch uses do not survive a fork
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 _TICK = 0.2  # seconds between two checks whether a silent process is still alive
@@ -101,6 +104,14 @@ class Agents:
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[object, ...], _Agent] = {}
+        self._busy: list[_Agent] = []
+        self._over = False
+
+    def end_busy(self) -> None:
+        """End every agent that works on a request, also one of another thread, which gets :class:`SideError`; start no more."""
+        self._over = True
+        for agent in tuple(self._busy):
+            _end(agent.process)
 
     def close(self) -> None:
         """End every waiting agent."""
@@ -115,7 +126,12 @@ class Agents:
 
         On leaving the context the agent's whole process group is ended, also after an exception. Only an agent that ``stays``
         and has completed its request is kept for the next one.
+
+        Raises:
+            SideError: The agent cannot be started, or :meth:`end_busy` was called.
         """
+        if self._over:
+            raise SideError(f"the {name} side was not started, because another stage had failed")
         words = build_command(side, "--stay", str(os.getpid()))
         # A process keeps the environment that it was started with, so an agent is reused only for exactly the same one.
         key = (name, tuple(words), tuple(sorted(environment.items())))
@@ -128,11 +144,15 @@ class Agents:
             agent = _start(words, environment, log, stdin=subprocess.PIPE)
             agent.ask(request)
         agent = agent or _start(build_command(side, str(request)), environment, log)
+        self._busy.append(agent)
         try:
+            if self._over:  # in the meantime
+                _end(agent.process)
             yield agent
             if stays and agent.waits:
                 self._waiting[key] = agent
         finally:
+            self._busy.remove(agent)
             if self._waiting.get(key) is not agent:
                 _end(agent.process)
 
@@ -177,7 +197,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     workload, secrets = redaction.take_out(request.get("workload"), "workload")
     path = _write_request({**request, "workload": workload} if "workload" in request else request, side, folder)
     ours = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}  # we may be a rank of something else
-    environment = {**ours, **imply_variables(request), **{key: str(value) for key, value in variables.items()}}
+    environment = {**_UNLESS_SET, **ours, **imply_variables(request), **{key: str(value) for key, value in variables.items()}}
     environment |= {redaction.VARIABLE: json.dumps(secrets)} if secrets else {}
     stays = agents is not None
     try:

@@ -224,7 +224,9 @@ def reduce_to_floors(
     for name in noises:
         if name not in found:
             job.say(f"comparing the run with other {name}")
-            found[name] = _compare_disturbed(job, reference, folder / name)
+            found[name] = _compare_disturbed(
+                job, reference, folder / name, lambda done, total: job.advance(done, total, "tensors")
+            )
     return gather_floors(reference, {name: found[name] for name in noises})
 
 

@@ -43,3 +43,28 @@ def test_the_machine_of_the_target_takes_the_floor_from_the_store(hostile, tmp_p
     assert ended.code == 0, ended.err
     assert states(ended)["noise.reference"] == "kept"
     assert not any("no noise floor" in warning for warning in ended.result["verdict"]["warnings"])
+
+
+def test_the_floor_is_measured_while_the_target_is_recorded(hostile, tmp_path):
+    """Each of the two takes a second or more and begins before the other has ended; screen and history have them in order."""
+    ended = hostile(CALIBRATED, "target.device=emulated", f"runs={tmp_path}")
+    assert ended.code == 0, ended.err
+    (run,) = json.loads((tmp_path / "minilm" / "run.json").read_text())["runs"]
+    assert list(run["states"])[2:5] == ["dump.reference", "dump.target", "noise.reference"]
+    spans = {}
+    for name in ("dump.target", "noise.reference"):
+        (seal,) = (tmp_path / "minilm" / "store").glob(f"{name}-*/sealed.json")
+        sealed = json.loads(seal.read_text())
+        spans[name] = (sealed["finished"] - sealed["seconds"], sealed["finished"])
+    assert max(begin for begin, _ in spans.values()) < min(end for _, end in spans.values())
+
+
+def test_if_the_target_fails_its_error_is_told_and_the_reference_is_kept(hostile, tmp_path):
+    words = (CALIBRATED, "target.device=emulated", f"runs={tmp_path}")
+    failed = hostile(*words, "+workload.model.how=raise_on_npu")
+    assert not failed.problems(2, "the user's own words", "in stage dump.target")
+    (run,) = json.loads((tmp_path / "minilm" / "run.json").read_text())["runs"]
+    assert "noise.reference" not in run["states"]
+    again = hostile(*words, "+workload.model.how=raise_on_npu")
+    assert again.code == 2
+    assert json.loads((tmp_path / "minilm" / "run.json").read_text())["runs"][-1]["states"]["dump.reference"] == "kept"

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,18 @@ def test_facts_show_the_variables_that_were_set_before_python(asked, output):
     assert variables["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert variables["HCCL_DETERMINISTIC"] == "strict", "the side's own variables win"
     assert variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+
+
+def test_waiting_threads_do_not_spin_unless_the_user_says_so(asked, output, tmp_path, monkeypatch):
+    """Facts do not record this variable, so the side's set-up file writes it down."""
+    setup = tmp_path / "setup.sh"
+    setup.write_text(f"echo $GOMP_SPINCOUNT > {tmp_path}/spin\n")
+    for own, expected in (None, "0"), ("7", "7"):
+        monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+        if own:
+            monkeypatch.setenv("GOMP_SPINCOUNT", own)
+        run(asked(action="environment"), output, Side(setup=(str(setup),)))
+        assert (tmp_path / "spin").read_text().strip() == expected
 
 
 def test_what_determinism_implies():
@@ -158,6 +171,20 @@ def test_a_child_that_keeps_the_pipe_open_holds_nobody_up(asked, output, imposto
     started = time.monotonic()
     assert "without a result" in failed(asked(), output, side).message
     assert time.monotonic() - started < 15
+
+
+def test_ending_the_busy_ones_ends_an_agent_of_another_thread_and_starts_no_more(asked, output, impostor, tmp_path):
+    """What is made beside a stage that failed is not waited for."""
+    place = tmp_path / "pid"
+    side = impostor(f"import os, time\nopen({str(place)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)")
+    with closing(Agents()) as agents, ThreadPoolExecutor(1) as beside:
+        running = beside.submit(failed, asked(), output, side, agents=agents)
+        while not (place.exists() and place.read_text()):
+            time.sleep(0.02)
+        agents.end_busy()
+        assert "SIGTERM" in running.result(10).message
+        assert _gone(int(place.read_text()))
+        assert "was not started" in failed(asked(), output, side, agents=agents).message
 
 
 def test_an_interrupt_ends_the_agent(asked, output, impostor, tmp_path):

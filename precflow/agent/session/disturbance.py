@@ -29,6 +29,7 @@ _top_mode: Optional[Callable[[], Any]] = getattr(  # of torch's stack; private, 
 _SEED = 20111  # of the generator that draws the directions
 _RARE = 16  # one of so many elements moves by two units
 _FINE = (torch.float32, torch.float64)  # in lower precision devices compute in float32 and round once
+_BLOCK = 1 << 20  # elements: the temporaries of so many need no fresh pages of memory each time
 _PARTS = 4  # into which a matrix product is cut
 _AT_ONCE = 16  # products that a matrix unit adds to its accumulator at a time
 _LOST = 0.36 * 2.0**-23  # share of its value that an accumulator in float32 loses on average when it rounds towards zero
@@ -241,12 +242,18 @@ class Directions:
         integer = _INTEGERS.get(tensor.element_size()) if tensor.is_floating_point() else None
         if integer is None or tensor.is_meta:
             return
+        if tensor.device not in self._generators:
+            self._generators[tensor.device] = torch.Generator(tensor.device).manual_seed(_SEED)
+        parts = tensor.view(-1).split(_BLOCK) if tensor.is_contiguous() else (tensor,)
+        for part in parts:
+            self._move(part, integer)
+
+    def _move(self, tensor: torch.Tensor, integer: torch.dtype) -> None:
+        """Move a tensor, or a part of one, of floating point numbers that are as wide as these integers."""
         facts = torch.finfo(tensor.dtype)
         magnitude = tensor.abs()
         moves = (magnitude >= facts.tiny) & (magnitude < facts.max)  # False for NaN
         steps = torch.empty(tensor.shape, dtype=integer, device=tensor.device)
-        if tensor.device not in self._generators:
-            self._generators[tensor.device] = torch.Generator(tensor.device).manual_seed(_SEED)
         steps.random_(0, 2 * _RARE, generator=self._generators[tensor.device])  # even: down, odd: up; 0 and 1: by two
         wide = (steps < 2) & moves if tensor.dtype in _FINE else None
         steps.bitwise_and_(1).mul_(2).sub_(1).mul_(moves)  # several times faster than a remainder

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from precflow.agent.capture.recorder import Recorder
+from precflow.agent.session import disturbance
 from precflow.agent.session.disturbance import Chunks, Directions, Jitter, RoundedOnce
 
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -58,6 +59,18 @@ def test_complex_and_strided_tensors_move_and_integers_do_not():
     Directions().move(whole)
     assert ulps(turned, before).abs().min() == 1
     assert whole.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_large_tensor_moves_in_blocks_as_it_would_at_once(dtype, monkeypatch):
+    """The floor of a model does not depend on how its weights are cut."""
+    values = torch.randn(70, 9, generator=torch.Generator().manual_seed(3)).to(dtype)
+    whole, blocks = values.clone(), values.clone()
+    Directions().move(whole)
+    monkeypatch.setattr(disturbance, "_BLOCK", 64)
+    Directions().move(blocks)
+    assert torch.equal(whole, blocks)
+    assert not torch.equal(whole, values)
 
 
 def test_what_rounds_is_moved_and_what_only_moves_or_chooses_values_is_not():
