@@ -252,8 +252,9 @@ STAGE = Stage(
     # 2: disturbed runs are given the choices of a plain one. 3: weights of a step share the largest change. 4: and its readers.
     # 5: and what goes back through it. 6: single numbers have three times the floor. 7: products of 16-bit types are of float32
     # 8: accumulators in float32 round towards zero. 9: choices that no record shows are not kept. 10: worst
-    # rows of gradients, and of tensors with rows of zeros. 11: nor is the order inside quantile and msort
-    version=11,
+    # rows of gradients, and of tensors with rows of zeros. 11: nor is the order inside quantile and msort. 12: convolutions by
+    # transformed tiles
+    version=12,
     locate=_locate,
     side="reference",
 )

@@ -7,7 +7,7 @@ of that name. The judge compares these dumps with the reference's. The largest d
 ``jitter``   every result that an operator rounds is moved by one unit in the last place (ulp), up or down at random; in float32
              and float64 one element of 16 by two
 ``chunks``   matrix products and convolutions are computed in four parts, which are added up in float32 or wider; in float32
-             with an accumulator that rounds towards zero
+             with an accumulator that rounds towards zero, and with the errors of convolutions by tiles (Winograd)
 ``weights``  every weight is moved in the same way
 
 If the first of them chooses anything (:mod:`precflow.agent.session.choices`), the workload runs once more without a disturbance
@@ -167,7 +167,7 @@ def disturb(name: str, is_quiet: Callable[[], bool], choices: Optional[Choices] 
     """
     if name == "jitter":
         return Jitter(is_quiet, Directions(), choices)
-    return (Chunks if name == "chunks" else RoundedOnce)(is_quiet, choices)
+    return Chunks(is_quiet, Directions(), choices) if name == "chunks" else RoundedOnce(is_quiet, choices)
 
 
 def _move_weights(workload: Workload) -> Workload:

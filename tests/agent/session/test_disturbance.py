@@ -22,6 +22,10 @@ def jitter():
     return Jitter(UNSEEN, Directions())
 
 
+def chunks():
+    return Chunks(UNSEEN, Directions())
+
+
 def ulps(moved, plain):
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[plain.element_size()]
     return moved.view(integer).long() - plain.view(integer).long()
@@ -103,7 +107,7 @@ def test_backward_is_disturbed_and_the_default_random_numbers_are_not_touched():
         return layer.weight.grad.clone()
 
     state = torch.get_rng_state()
-    plain, moved, chunked = gradient(torch.enable_grad()), gradient(jitter()), gradient(Chunks(UNSEEN))
+    plain, moved, chunked = gradient(torch.enable_grad()), gradient(jitter()), gradient(chunks())
     assert torch.equal(torch.get_rng_state(), state)
     for other in (moved, chunked):
         assert 0 < (other - plain).norm() / plain.norm() < 1e-6
@@ -125,7 +129,7 @@ def test_backward_is_disturbed_and_the_default_random_numbers_are_not_touched():
 def test_a_product_in_parts_differs_by_rounding_only(dtype, product):
     left, right = torch.randn(40, 40).to(dtype), torch.randn(40, 40).to(dtype)
     plain = product(left, right)
-    with Chunks(UNSEEN):
+    with chunks():
         parts = product(left, right)
     assert parts.dtype == plain.dtype
     assert parts.shape == plain.shape
@@ -149,16 +153,86 @@ def test_sums_in_parts_lose_what_an_accumulator_loses_that_rounds_towards_zero(s
         products = left[:, start : start + 16].double() @ right[start : start + 16].double()
         accumulator = truncate(accumulator.double() + products)
     exact = left.double() @ right.double()
-    with Chunks(UNSEEN):
+    with chunks():
         parts = left @ right
     lost, modelled = exact - accumulator.double(), exact - parts.double()
     assert 0.5 < (modelled.norm() / lost.norm()) < 2.0
     assert (lost * modelled).sum() / (lost.norm() * modelled.norm()) > (0.5 if length > 64 else 0.1)  # in the same direction
 
 
+POINTS = torch.tensor([0.0, 1.0, -1.0, 2.0, -2.0], dtype=torch.float64)
+
+
+def by_tiles(values, kernels):
+    """Convolve in float32 with padding 1 by F(4x4, 3x3): from tiles of 6 x 6 for results of 4 x 4 (Winograd, Toom and Cook)."""
+    powers = torch.cat([POINTS[:, None] ** torch.arange(6), torch.eye(6)[5:].double()])  # the last point is infinity
+    others = [torch.cat([POINTS[:place], POINTS[place + 1 :]]) for place in range(5)]
+    scale = torch.tensor([*(float((POINTS[place] - rest).prod()) for place, rest in enumerate(others)), 1.0]).double()
+    of_kernel = torch.cat([powers[:5, :3], torch.eye(3)[2:].double()]) / scale[:, None]
+    of_values = torch.linalg.inv(powers).T * scale[:, None]
+    back = torch.cat([powers[:5, :4], torch.eye(4)[3:].double()]).T
+    of_kernel, of_values, back = (each.float() for each in (of_kernel, of_values, back))
+    tiles = torch.nn.functional.pad(values, (1, 1, 1, 1)).unfold(2, 6, 4).unfold(3, 6, 4)
+    products = torch.einsum("ocij,nchwij->nohwij", of_kernel @ kernels @ of_kernel.T, of_values @ tiles @ of_values.T)
+    made = back @ products @ back.T
+    return made.permute(0, 1, 2, 4, 3, 5).reshape(len(values), len(kernels), *values.shape[2:])
+
+
+@pytest.mark.parametrize("channels", [4, 32, 256])
+@pytest.mark.parametrize("kind", [lambda x: x, torch.relu, lambda x: x * (torch.rand_like(x) < 0.05)])
+def test_a_convolution_is_as_far_off_as_one_from_transformed_tiles(channels, kind):
+    values, kernels = kind(torch.randn(2, channels, 20, 20)), torch.randn(16, channels, 3, 3)
+    exact = torch.nn.functional.conv2d(values.double(), kernels.double(), padding=1)
+    with chunks():
+        disturbed = torch.nn.functional.conv2d(values, kernels, padding=1)
+    true, modelled = by_tiles(values, kernels).double() - exact, disturbed.double() - exact
+    direct = torch.nn.functional.conv2d(values, kernels, padding=1).double() - exact
+    assert true.norm() > 3 * direct.norm()
+    assert 0.5 < modelled.norm() / true.norm() < 3.0  # long sums lose more, by the accumulator
+    assert 0.4 < modelled.norm(dim=-1).amax() / true.norm(dim=-1).amax() < 4.0
+    assert 0.3 < modelled.abs().amax() / true.abs().amax() < 3.0
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        ({"stride": 2}, torch.float32),
+        ({"dilation": 2}, torch.float32),
+        ({"groups": 2}, torch.float32),
+        ({}, torch.float64),
+        ({}, torch.bfloat16),
+    ],
+)
+def test_convolutions_that_are_not_computed_from_tiles_are_disturbed_by_no_more_than_their_parts(options, dtype):
+    values, kernels = torch.randn(2, 8, 12, 12).to(dtype), torch.randn(6, 8 // options.get("groups", 1), 3, 3).to(dtype)
+    plain = torch.nn.functional.conv2d(values, kernels, **options)
+    with chunks():
+        disturbed = torch.nn.functional.conv2d(values, kernels, **options)
+    assert (disturbed.double() - plain.double()).norm() / plain.double().norm() < 3 * torch.finfo(dtype).eps  # by tiles: 5 and more
+
+
+def test_the_gradients_of_a_convolution_are_as_far_off_as_those_from_transformed_tiles():
+    values, kernels = torch.randn(2, 16, 16, 16, requires_grad=True), torch.randn(12, 16, 3, 3, requires_grad=True)
+    direction = torch.randn(2, 12, 16, 16)
+
+    def gradients(of, mode):
+        with mode:
+            made = torch.nn.functional.conv2d(*of, padding=1)
+            return torch.autograd.grad(made, of, direction.to(made.dtype))
+
+    exact = gradients((values.double(), kernels.double()), torch.enable_grad())
+    disturbed = gradients((values, kernels), chunks())
+    true = by_tiles(direction, kernels.detach().transpose(0, 1).flip(2, 3)).double() - exact[0]
+    assert 0.5 < (disturbed[0].double() - exact[0]).norm() / true.norm() < 2.0
+    # F(3x3, 4x4) of the filter's gradient was measured apart: 14 to 38 units of 2^-24 of the root of the squared products.
+    squares = torch.nn.grad.conv2d_weight(values.double() ** 2, kernels.shape, direction.double() ** 2, padding=1)
+    units = ((disturbed[1].double() - exact[1]) / squares.sqrt() * 2**24).square().mean().sqrt()
+    assert 14 < units < 40
+
+
 def test_sums_in_float64_lose_nothing():
     left, right = torch.randn(24, 4096).double(), torch.randn(4096, 24).double()
-    with Chunks(UNSEEN):
+    with chunks():
         parts = left @ right
     assert torch.allclose(parts, left @ right, rtol=1e-12, atol=1e-12)
 
@@ -174,7 +248,7 @@ def test_the_gradients_of_a_convolution_in_parts_are_those_of_the_whole():
             layer(values).pow(2).sum().backward()
         return [each.grad.clone() for each in (values, layer.weight, layer.bias)]
 
-    for plain, parts in zip(gradients(torch.enable_grad()), gradients(Chunks(UNSEEN)), strict=True):
+    for plain, parts in zip(gradients(torch.enable_grad()), gradients(chunks()), strict=True):
         assert torch.allclose(parts, plain, rtol=1e-12, atol=1e-12)
 
 
@@ -182,7 +256,7 @@ def test_operators_that_arrive_whole_in_inference_mode_are_taken_apart():
     values, weight = torch.randn(4, 64), torch.randn(8, 64)
     with torch.inference_mode():
         plain = torch.nn.functional.linear(values, weight)
-        with Chunks(UNSEEN):
+        with chunks():
             parts = torch.nn.functional.linear(values, weight)
     assert 0 < (parts - plain).norm() / plain.norm() < 1e-6
 
