@@ -256,6 +256,7 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
         "masked_rows_wrong": _find_masked_rows(observed, error),
         "nan_rows_masked": _find_masked_nan(observed),
         "saturated_target": _count_saturated(observed, target, reference),
+        "flushed": _count_flushed(observed, target, reference),
     }
     return {name: value for name, value in evidence.items() if value is not None}
 
@@ -288,3 +289,11 @@ def _count_saturated(observed: ObservedCall, target: Array, reference: Array) ->
         return None
     largest = float_facts(other.dtype).largest
     return int(np.count_nonzero((np.abs(target) == largest) & ~(np.abs(reference) < largest)))
+
+
+def _count_flushed(observed: ObservedCall, target: Array, reference: Array) -> int | None:
+    """Return how many elements are zero on the target because their type has no normal number as small; ``None`` if none is."""
+    other = observed.records[1]
+    if other is None or other.dtype not in FLOATS:
+        return None
+    return places.count_flushed(reference, target, float_facts(other.dtype)) or None

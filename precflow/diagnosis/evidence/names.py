@@ -330,6 +330,10 @@ _SUSPECT = {
         " partly missing or additional; empty if none of these.",
     ),
     "saturated_target": EvidenceName("at the end of the type", "Elements there whose reference is infinite or beyond it."),
+    "flushed": EvidenceName(
+        "too small for a normal number, and zero on the target",
+        "Elements; the target has no subnormal number, and hardly any other zero in place of a value. Absent otherwise.",
+    ),
     "nan_rows_masked": EvidenceName("NaN in rows that are masked everywhere", "Share of the rows with NaN on the target only."),
     "repro": EvidenceName(
         "runs alone", "Script in the run folder that runs this call without precflow; absent if there is none."

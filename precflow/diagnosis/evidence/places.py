@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from precflow.comparison.fused.value_classes import Floats
+from precflow.dumps.dtypes import FloatFacts
 
 _NEARLY_ALL = 0.99  # of the error's energy
 _FEW = 0.3  # share of the indices of an axis from which on it is no border any more
@@ -21,6 +22,8 @@ _SEVERAL = 4  # elements at an end, or rows of other samples, that one fault at 
 _MANY = 0.1  # share of the rows of a sample, or the elements of a slice, from which on it is wrong, and not a place in it
 _MOST_CUT = 0.9  # share of the elements that may be at the value at which they are cut off
 _PRODUCT_ROUNDINGS = 64.0  # that a right product of matrices may be off by, relative to its result
+_NORMAL = 2.0  # times the smallest normal number: what is larger is not zero because subnormal numbers are flushed
+_OTHER_ZEROS = 0.05  # share of larger ones among zeros that come from flushing
 _LITTLE = 1e-4  # of the energy of another sample: the first one agrees
 
 
@@ -200,6 +203,25 @@ def measure_zero_share(reference: Floats, target: Floats) -> float | None:
     error = (target - reference) ** 2
     total = float(np.sum(error))
     return float(np.sum(error[(target == 0.0) & (reference != 0.0)])) / total if 0.0 < total < np.inf else None
+
+
+def count_flushed(reference: Floats, target: Floats, facts: FloatFacts) -> int:
+    """Return how many elements are zero because they are too small for a normal number of their type; 0 if others are too.
+
+    Hardware may flush such subnormal numbers to zero. Then the target has none at all, and nearly all of its zeros that are
+    none on the reference are there. The numbers next to the smallest normal one may be rounded to it, and do not count.
+
+    >>> half = FloatFacts("float16", digits=11, largest=65504.0, smallest_normal=2.0**-14, smallest=2.0**-24)
+    >>> count_flushed(np.array([1.0, 3e-5, 2e-6, 4e-5]), np.array([1.0, 0.0, 0.0, 0.0]), half)
+    3
+    """
+    size, made = np.abs(reference), np.abs(target)
+    subnormal = (size >= facts.smallest) & (size < facts.smallest_normal * (1.0 - 2.0**-facts.digits))
+    if np.any((made > 0.0) & (made < facts.smallest_normal)):
+        return 0
+    flushed = int(np.count_nonzero(subnormal & (made == 0.0)))
+    lost = int(np.count_nonzero((size >= _NORMAL * facts.smallest_normal) & (made == 0.0)))
+    return flushed if lost <= _OTHER_ZEROS * flushed else 0
 
 
 def measure_zero_block(reference: Floats, target: Floats) -> float | None:

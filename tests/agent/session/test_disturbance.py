@@ -208,7 +208,9 @@ def test_convolutions_that_are_not_computed_from_tiles_are_disturbed_by_no_more_
     plain = torch.nn.functional.conv2d(values, kernels, **options)
     with chunks():
         disturbed = torch.nn.functional.conv2d(values, kernels, **options)
-    assert (disturbed.double() - plain.double()).norm() / plain.double().norm() < 3 * torch.finfo(dtype).eps  # by tiles: 5 and more
+    assert (disturbed.double() - plain.double()).norm() / plain.double().norm() < 3 * torch.finfo(
+        dtype
+    ).eps  # by tiles: 5 and more
 
 
 def test_the_gradients_of_a_convolution_are_as_far_off_as_those_from_transformed_tiles():

@@ -251,6 +251,8 @@ TABLE = [
     ("PF404", LOSS, {**LOSS, "scale_slope": 0.8}),
     ("PF404", {**LOSS, "scale_slope": 4.0}, {**LOSS, "name": "fc / linear"}),
     ("PF509", {"saturated_target": 3, "nonfinite_reference": 3}, {"saturated_target": 0, "nonfinite_reference": 3}),
+    ("PF510", {"flushed": 1}, {}),
+    ("PF510", {"flushed": 900}, {"flushed": 900, **variant("relu")}),
     ("PF208", BEHIND, {**BEHIND, "introduced_fault": True}),
     ("PF208", BEHIND, {**BEHIND, "inputs_equal": True}),
     ("PF601", {}, {"suspect_count": 2}),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from precflow.diagnosis.evidence import places
+from precflow.dumps.dtypes import NUMPY_DTYPES, float_facts
 
 RANDOM = np.random.default_rng(11)
 VALUES = RANDOM.standard_normal((4, 32, 64))
@@ -159,3 +160,26 @@ def test_columns_that_two_rows_lack_are_a_border_however_small_one_of_their_valu
     assert places.describe_border(error, is_known=True) == "the last 2 of 64 along axis 1"
     error[:, -2:] = [[0.9, 1e-7], [1e-7, 1e-7]]
     assert not places.describe_border(error, is_known=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_subnormal_numbers_that_are_flushed_are_counted(dtype):
+    facts = float_facts(dtype)
+    values = facts.smallest_normal * np.geomspace(1e-3 if dtype == "float16" else 1e-2, 1e3, 500) * RANDOM.choice([-1, 1], 500)
+    rounded = values.astype(NUMPY_DTYPES[dtype]).astype(np.float64)
+    flushed = np.where(np.abs(rounded) < facts.smallest_normal, 0.0, rounded)
+    certain = np.abs(values) < facts.smallest_normal * (1 - 2.0**-facts.digits)
+    assert places.count_flushed(values, flushed, facts) == np.count_nonzero(certain)
+    assert places.count_flushed(values, rounded, facts) == 0
+    assert places.count_flushed(values, np.zeros(500), facts) == 0  # all are zero
+    one_left = np.where(np.arange(500) == 7, rounded, flushed)
+    assert places.count_flushed(values, one_left, facts) == 0
+    assert places.count_flushed(values, np.where(values < 0, 0.0, rounded), facts) == 0  # relu
+
+
+def test_what_is_flushed_is_found_on_top_of_the_rounding_of_another_chip(noisy):
+    facts = float_facts("float16")
+    flushed = np.where(np.abs(noisy) * 1e-3 < facts.smallest_normal, 0.0, noisy * 1e-3)
+    assert places.count_flushed(VALUES * 1e-3, flushed, facts) > 300
+    assert places.count_flushed(VALUES, noisy, facts) == 0
+    assert places.count_flushed(np.zeros(0), np.zeros(0), facts) == 0
