@@ -156,21 +156,32 @@ class Control:
         reference: Implementations on the reference.
         target: Implementations on the target.
         needs: A host has to have this variant.
-        host: The one host that it is for, ``""`` for all.
+        hosts: Those that it is for, none for all.
     """
 
     chip: tuple[str, ...] = ()
     reference: tuple[tuple[str, str], ...] = ()
     target: tuple[tuple[str, str], ...] = ()
     needs: str = ""
-    host: str = ""
+    hosts: tuple[str, ...] = ()
 
 
 _SDPA = (("attention", "sdpa"),)
 _FUSED = (("norm", "fused"),)
 _TIES = (("routing", "near_ties"),)
+LATER = {
+    "winograd": Control(("winograd",), hosts=("unet",)),
+    "small_tiles": Control(("small_tiles", "vec1"), hosts=("unet",)),
+    "fourier": Control(("fourier",), hosts=("unet",)),
+    "sigmoid_by_tanh": Control(
+        ("sigmoid_by_tanh",), hosts=("text_encoder", "decoder", "llama", "experts", "lstm", "unet", "dit")
+    ),
+    "reciprocals": Control(("reciprocals",)),
+    "norms_in_pieces": Control(("norms_in_pieces",), hosts=("text_encoder", "minilm", "lstm", "unet", "dit")),
+    "erf_by_polynomial": Control(("erf_by_polynomial",), hosts=("minilm", "unet")),
+}
 CONTROLS = {
-    **{part: Control((part,)) for part in chips.PARTS},
+    **{part: Control((part,)) for part in chips.PARTS if part not in LATER},
     "chunk8r+vec2": Control(("chunk8r", "vec2")),
     "chunk64+one_pass": Control(("chunk64", "one_pass")),
     "k16+vec2+one_pass": Control(("k16", "vec2", "one_pass")),
@@ -183,9 +194,10 @@ CONTROLS = {
     "fused_norm_on_target": Control(("k16",), target=_FUSED, needs="norm"),
     "fused_norm_on_reference": Control(("chunk2", "vec1"), reference=_FUSED, needs="norm"),
     "fused_both_on_target": Control(("chunk8r", "vec2"), target=_SDPA + _FUSED, needs="norm"),
-    "routing_near_ties": Control(("chunk2", "vec1"), _TIES, _TIES, host="experts"),
-    "routing_near_ties+float64": Control(("float64",), _TIES, _TIES, host="experts"),
-    "grouped_experts_on_target": Control(("chunk64",), target=(("experts", "grouped_mm"),), host="experts"),
+    "routing_near_ties": Control(("chunk2", "vec1"), _TIES, _TIES, hosts=("experts",)),
+    "routing_near_ties+float64": Control(("float64",), _TIES, _TIES, hosts=("experts",)),
+    "grouped_experts_on_target": Control(("chunk64",), target=(("experts", "grouped_mm"),), hosts=("experts",)),
+    **LATER,  # last: the place of a control draws its host
 }
 
 
@@ -198,7 +210,8 @@ def controls(names: Sequence[str], chosen: Sequence[str], dtypes: Sequence[str],
             fitting = [
                 host
                 for host in chosen
-                if control.host in {"", host} and (not control.needs or control.needs in hosts.HOSTS[host].variants)
+                if (not control.hosts or host in control.hosts)
+                and (not control.needs or control.needs in hosts.HOSTS[host].variants)
             ]
             for seed in seeds if fitting else ():
                 yield make_control(name, fitting[(number + seed) % len(fitting)], dtype, seed)

@@ -8,6 +8,7 @@ floor and does not repeat it.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -213,17 +214,25 @@ def _one_pass_norms(_: torch.Generator) -> dict[Any, Operator]:
         return _normalized(given, weight, bias, mean, ((square - mean * mean).clamp(min=0) + eps).rsqrt())
 
     def group_norm(_: Any, given: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Any:
-        count, channels, _, groups, eps = rest
+        count, _, _, groups, eps = rest
         wide = given.float().reshape(count, groups, -1)
         mean = wide.mean(-1)
         rstd = ((wide.square().mean(-1) - mean * mean).clamp(min=0) + eps).rsqrt()
-        made = ((wide - mean[..., None]) * rstd[..., None]).reshape(given.shape)
-        sizes = (1, channels, *(1,) * (given.dim() - 2))
-        made = made if weight is None else made * weight.float().view(sizes)
-        made = made if bias is None else made + bias.float().view(sizes)
-        return made.to(given.dtype), mean.to(given.dtype), rstd.to(given.dtype)
+        return _grouped(given, weight, bias, mean, rstd, groups)
 
     return {_aten.native_layer_norm: layer_norm, _aten.native_group_norm: group_norm}
+
+
+def _grouped(  # noqa: PLR0913, PLR0917  what a group norm is made of
+    given: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor, groups: int
+) -> Any:
+    """Return what ``native_group_norm`` does: the normalized tensor, and what its backward needs."""
+    wide = given.float().reshape(len(given), groups, -1)
+    made = ((wide - mean[..., None]) * rstd[..., None]).reshape(given.shape)
+    sizes = (1, -1, *(1,) * (given.dim() - 2))
+    made = made if weight is None else made * weight.float().view(sizes)
+    made = made if bias is None else made + bias.float().view(sizes)
+    return made.to(given.dtype), mean.to(given.dtype), rstd.to(given.dtype)
 
 
 # Everything in float64, then rounded once: to nearest, or up or down by chance.
@@ -323,6 +332,176 @@ def _unfused(_: torch.Generator) -> dict[Any, Operator]:
     return {_aten.addmm: addmm, _aten._softmax: softmax}  # noqa: SLF001
 
 
+# Other algorithms that libraries choose between.
+
+
+def _convolution_by(convolve: Callable[[Tensor, Tensor], Tensor], sizes: Sequence[int] | None) -> dict[Any, Operator]:
+    """Return convolutions with stride 1, in float32 and rounded once.
+
+    Args:
+        convolve: Convolves images with kernels, without padding.
+        sizes: Of kernels, where only these are convolved so; ``None`` for all.
+    """
+
+    def convolution(func: Any, given: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+        stride, padding, dilation, transposed, _, groups = rest
+        plain = weight.dim() == 4 and groups == 1 and not transposed and set(stride) == set(dilation) == {1}
+        if not plain or (sizes is not None and list(weight.shape[2:]) != list(sizes)):
+            return func(given, weight, bias, *rest)
+        down, right = (padding * 2)[:2]
+        made = convolve(torch.nn.functional.pad(given.float(), (right, right, down, down)), weight.float())
+        return (made if bias is None else made + bias.float()[:, None, None]).to(given.dtype)
+
+    return {_aten.convolution: convolution}
+
+
+def _from_tiles(points: Sequence[float], generator: torch.Generator) -> dict[Any, Operator]:
+    """Return convolutions of 3 x 3 by Winograd's method: tiles are transformed by polynomials at these points and at infinity.
+
+    Where the first tile begins is drawn: devices pad differently.
+    """
+    count = len(points) + 1  # inputs of a tile
+    size = count - 2  # its results
+    of_kernels, of_values, back = _transforms(points)
+    before = torch.randint(size, (2,), generator=generator).tolist()
+
+    def convolve(values: Tensor, kernels: Tensor) -> Tensor:
+        rows, columns = values.shape[2] - 2, values.shape[3] - 2
+        after = [-(start + length) % size for start, length in zip(before, (rows, columns), strict=True)]
+        wide = torch.nn.functional.pad(values, (before[1], after[1], before[0], after[0]))
+        tiles = wide.unfold(2, count, size).unfold(3, count, size)
+        products = torch.einsum("ocij,nchwij->nohwij", of_kernels @ kernels @ of_kernels.T, of_values @ tiles @ of_values.T)
+        made = (back @ products @ back.T).transpose(3, 4).flatten(4, 5).flatten(2, 3)
+        return made[:, :, before[0] : before[0] + rows, before[1] : before[1] + columns]
+
+    return _convolution_by(convolve, (3, 3))
+
+
+def _transforms(points: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the matrices that evaluate a kernel of 3 and the values of a tile at points, and that take products back."""
+    at = torch.tensor(points, dtype=torch.float64)
+    count = len(points) + 1
+
+    def evaluate(terms: int) -> Tensor:
+        last = torch.zeros(1, terms, dtype=torch.float64)
+        last[0, -1] = 1.0  # at infinity the last coefficient counts
+        return torch.cat([at[:, None] ** torch.arange(terms), last])
+
+    apart = [math.prod(float(one - other) for other in at if other != one) for one in at]
+    scale = torch.tensor([*apart, 1.0], dtype=torch.float64)[:, None]
+    whole = torch.linalg.inv(evaluate(count)).T
+    return (evaluate(3) / scale).float(), (whole * scale).float(), evaluate(count - 2).T.contiguous().float()
+
+
+def _by_fourier(_: torch.Generator) -> dict[Any, Operator]:
+    """Return convolutions as products of Fourier transforms of whole images."""
+
+    def convolve(values: Tensor, kernels: Tensor) -> Tensor:
+        sizes = values.shape[2:]
+        spectrum = torch.einsum("nchw,ochw->nohw", torch.fft.rfft2(values), torch.fft.rfft2(kernels, s=sizes).conj())
+        rows, columns = (size - kernel + 1 for size, kernel in zip(sizes, kernels.shape[2:], strict=True))
+        return torch.fft.irfft2(spectrum, s=sizes)[:, :, :rows, :columns]
+
+    return _convolution_by(convolve, None)
+
+
+def _sigmoid_by_tanh(_: torch.Generator) -> dict[Any, Operator]:
+    """Return a sigmoid made of a tanh, a SiLU made of that, and a tanh made of an exponential, in float32 and rounded once.
+
+    A sigmoid near zero and a tanh near zero are right to a unit in the last place of 1, and not of themselves.
+    """
+
+    def sigmoid(given: Tensor) -> Tensor:
+        return 0.5 * (given.float() * 0.5).tanh() + 0.5
+
+    made_of = {
+        "sigmoid": sigmoid,
+        "silu": lambda x: x.float() * sigmoid(x),
+        "tanh": lambda x: 1 - 2 / ((2 * x.float()).exp() + 1),
+    }
+    return {
+        **{getattr(_aten, name): _of_one(compute) for name, compute in made_of.items()},
+        **{getattr(_aten, f"{name}_"): _of_one(compute, in_place=True) for name, compute in made_of.items()},
+    }
+
+
+def _of_one(compute: Callable[[Tensor], Tensor], *, in_place: bool = False) -> Operator:
+    """Return an operator of one tensor that is computed in float32 and rounded once."""
+
+    def operator(_: Any, given: Tensor) -> Tensor:
+        made = compute(given).to(given.dtype)
+        return given.copy_(made) if in_place else made
+
+    return operator
+
+
+def _by_reciprocals(_: torch.Generator) -> dict[Any, Operator]:
+    """Return quotients that multiply by a reciprocal in float32, in a softmax as well, and ``rsqrt`` as that of a root."""
+
+    def divide(func: Any, left: Any, right: Any, **named: Any) -> Tensor:
+        kind = torch.result_type(left, right)
+        if named or kind not in _FLOAT:
+            return func(left, right, **named)
+        left, right = (value.float() if _is_tensor(value) else value for value in (left, right))
+        return (left * (torch.ones(()) / right)).to(kind)
+
+    def softmax(_: Any, given: Tensor, dim: int, half_to_float: bool) -> Tensor:  # noqa: FBT001  the schema of the operator
+        powers = (given.float() - given.float().amax(dim, keepdim=True)).exp()
+        made = powers * (1 / powers.sum(dim, keepdim=True))
+        return made if half_to_float else made.to(given.dtype)
+
+    root = _of_one(lambda x: 1 / x.float().sqrt())
+    return {_aten.div: divide, _aten._softmax: softmax, _aten.rsqrt: root}  # noqa: SLF001
+
+
+def _norms_in_pieces(_: torch.Generator) -> dict[Any, Operator]:
+    """Return norms whose mean and variance are put together from those of pieces of 24 elements (Chan, Golub and LeVeque)."""
+
+    def measure(wide: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance over the last dimension."""
+        pieces = wide.split(24, -1)
+        count, mean, squares = 0, torch.zeros(()), torch.zeros(())
+        for piece in pieces:
+            own, more = piece.mean(-1), piece.shape[-1]
+            apart = own - mean
+            squares = squares + (piece - own[..., None]).square().sum(-1) + apart.square() * (count * more / (count + more))
+            mean = mean + apart * (more / (count + more))
+            count += more
+        return mean, squares / count
+
+    def layer_norm(_: Any, given: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, eps: float) -> Any:
+        mean, variance = measure(given.float().flatten(-len(shape)))
+        sizes = (*given.shape[: -len(shape)], *(1,) * len(shape))
+        return _normalized(given, weight, bias, mean.view(sizes), (variance + eps).rsqrt().view(sizes))
+
+    def group_norm(_: Any, given: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Any:
+        count, _, _, groups, eps = rest
+        mean, variance = measure(given.float().reshape(count, groups, -1))
+        return _grouped(given, weight, bias, mean, (variance + eps).rsqrt(), groups)
+
+    return {_aten.native_layer_norm: layer_norm, _aten.native_group_norm: group_norm}
+
+
+_ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)  # Abramowitz and Stegun, 7.1.26: right to 1.5e-7
+
+
+def _erf_by_polynomial(_: torch.Generator) -> dict[Any, Operator]:
+    """Return a GELU whose error function is the polynomial times an exponential of Abramowitz and Stegun, in float32."""
+
+    def gelu(func: Any, given: Tensor, *, approximate: str = "none") -> Tensor:
+        if approximate != "none":
+            return func(given, approximate=approximate)
+        wide = given.float()
+        size = wide.abs() * 0.5**0.5
+        inverse, sums = 1 / (1 + 0.3275911 * size), torch.zeros(())
+        for factor in _ERF:
+            sums = (sums + factor) * inverse
+        erf = torch.copysign(1 - sums * (-size * size).exp(), wide)
+        return (0.5 * wide * (1 + erf)).to(given.dtype)
+
+    return {_aten.gelu: gelu}
+
+
 def _product(product: Product, _: torch.Generator) -> dict[Any, Operator]:
     return _matrix_operators(product)
 
@@ -343,6 +522,13 @@ PARTS: dict[str, Callable[[torch.Generator], dict[Any, Operator]]] = {
     "stochastic": _stochastic,
     "strands": _sums_in_strands,
     "unfused": _unfused,
+    "winograd": partial(_from_tiles, (0, 1, -1, 2, -2)),
+    "small_tiles": partial(_from_tiles, (0, 1, -1)),
+    "fourier": _by_fourier,
+    "sigmoid_by_tanh": _sigmoid_by_tanh,
+    "reciprocals": _by_reciprocals,
+    "norms_in_pieces": _norms_in_pieces,
+    "erf_by_polynomial": _erf_by_polynomial,
 }
 BACKGROUNDS = (  # what a fault stands on top of; the others are controls alone
     *(("chunk2", "vec1"), ("chunk8r", "vec2"), ("chunk64", "one_pass"), ("k16", "vec1"), ("k16", "strands"), ("float64",)),
