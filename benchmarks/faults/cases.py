@@ -179,6 +179,7 @@ LATER = {
     "reciprocals": Control(("reciprocals",)),
     "norms_in_pieces": Control(("norms_in_pieces",), hosts=("text_encoder", "minilm", "lstm", "unet", "dit")),
     "erf_by_polynomial": Control(("erf_by_polynomial",), hosts=("minilm", "unet")),
+    "split_sums": Control(("split_sums", "split_k")),
 }
 CONTROLS = {
     **{part: Control((part,)) for part in chips.PARTS if part not in LATER},

@@ -312,6 +312,20 @@ def _sums_in_strands(_: torch.Generator) -> dict[Any, Operator]:
     return {_aten.sum: total, _aten.mean: total}
 
 
+def _split_sums(_: torch.Generator) -> dict[Any, Operator]:
+    """Return sums of 16-bit types in four parts of the first dimension, each of which is rounded before they are added."""
+
+    def total(func: Any, given: Tensor, dims: Any = None, *rest: Any, **named: Any) -> Tensor:
+        plain = func(given, *(() if dims is None else (dims,)), *rest, **named)
+        over = sorted(dim % given.dim() for dim in (dims or range(given.dim()))) if given.dim() else []
+        if not over or plain.dtype != given.dtype or given.element_size() != 2 or not given.numel():
+            return plain
+        parts = [part.float().sum(over).to(given.dtype).float() for part in given.tensor_split(4, over[0])]
+        return sum(parts[1:], parts[0]).reshape(plain.shape).to(plain.dtype)
+
+    return {_aten.sum: total}
+
+
 def _unfused(_: torch.Generator) -> dict[Any, Operator]:
     """Return a linear layer that rounds its product before the bias is added, and a softmax by blocks that rescales."""
 
@@ -529,7 +543,14 @@ PARTS: dict[str, Callable[[torch.Generator], dict[Any, Operator]]] = {
     "reciprocals": _by_reciprocals,
     "norms_in_pieces": _norms_in_pieces,
     "erf_by_polynomial": _erf_by_polynomial,
+    "split_sums": _split_sums,
 }
+ALTERNATIVES = (
+    "split_k",
+    "split_sums",
+    "sigmoid_by_tanh",
+    "erf_by_polynomial",
+)  # whose errors in 16 bits no fault has to exceed
 BACKGROUNDS = (  # what a fault stands on top of; the others are controls alone
     *(("chunk2", "vec1"), ("chunk8r", "vec2"), ("chunk64", "one_pass"), ("k16", "vec1"), ("k16", "strands"), ("float64",)),
     *(("chunk8r", "vec1", "one_pass"), ("chunk2", "unfused", "vec2"), ("chunk64", "vec1", "strands")),

@@ -6,13 +6,14 @@ so that the size of a fault does not depend on the code that is to find it. ``u`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from .calls import Call, canonical
+from .chips import ALTERNATIVES, Chip
 
 DIGITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}  # of the significand, the hidden one included
 _SMALLEST = {torch.float32: -126, torch.float16: -14, torch.bfloat16: -126}  # exponent of the smallest normal number
@@ -20,6 +21,7 @@ MATMULS = frozenset("linear matmul bmm mm addmm baddbmm conv1d conv2d grouped_mm
 _CANCELLING = MATMULS | frozenset("add sub sum mean".split())  # scaled by the sum of |terms| in place of the norm
 _BINS = 32
 _FEW = 64
+_ONE_NUMBER = 2.5 * 12**0.5  # deviations that a single number is off by on control ``coarse2``; counted as growing threefold
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Effect:
 
     Attributes:
         rho: Error of the faulty output against float64, over the same of the healthy operator (at least u / 2).
-        residue: Largest ratio of the rounding residue's variance, slope, curve and largest element to the healthy ones.
+        residue: Largest ratio of the rounding residue's variance, slope, curve and largest element to the healthy ones: those
+            of this CPU, or of a control's other algorithms where they leave more.
         matmul: The operator multiplies matrices, so that another line applies.
     """
 
@@ -48,19 +51,26 @@ def measure(call: Call, wrong: Any) -> Effect:
     """
     with torch.no_grad():
         exact, plain = first_tensor(_in_double(call).run()), first_tensor(call.run())
+        with Chip(ALTERNATIVES):
+            other = first_tensor(call.run())
         scale = first_tensor(_of_magnitudes(call).run()) if canonical(call.func) in _CANCELLING else exact
-    return compare(exact, plain, first_tensor(wrong), scale, matmul=canonical(call.func) in MATMULS)
+    return compare(exact, plain, first_tensor(wrong), scale, other=other, matmul=canonical(call.func) in MATMULS)
 
 
-def compare(exact: torch.Tensor, plain: torch.Tensor, wrong: torch.Tensor, scale: torch.Tensor, *, matmul: bool) -> Effect:
-    """Compare a wrong and a plain result with the exact one; integers and other shapes are infinitely wrong if they differ."""
-    exact, plain, wrong, scale = (one.detach() for one in (exact, plain, wrong, scale))
+def compare(  # noqa: PLR0913  three results, and what they are measured by
+    exact: torch.Tensor, plain: torch.Tensor, wrong: torch.Tensor, scale: torch.Tensor, *, other: torch.Tensor, matmul: bool
+) -> Effect:
+    """Compare a wrong and a plain result with the exact one; integers and other shapes are infinitely wrong if they differ.
+
+    ``other`` is what a correct chip with other algorithms gives.
+    """
+    exact, plain, wrong, scale, other = (one.detach() for one in (exact, plain, wrong, scale, other))
     if wrong.shape != exact.shape or wrong.dtype not in DIGITS or plain.dtype not in DIGITS:
         same = wrong.shape == plain.shape and torch.equal(wrong, plain)
         return Effect(0.0 if same else float("inf"), 0.0 if same else float("inf"), matmul)
     if torch.equal(wrong, plain):
         return Effect(rho_of(plain, exact, plain, scale), 1.0, matmul)
-    return Effect(rho_of(wrong, exact, plain, scale), _residue_ratio(wrong, exact, plain, scale), matmul)
+    return Effect(rho_of(wrong, exact, plain, scale), _residue_ratio(wrong, exact, (plain, other), scale), matmul)
 
 
 def rho_of(wrong: torch.Tensor, exact: torch.Tensor, plain: torch.Tensor, scale: torch.Tensor) -> float:
@@ -75,28 +85,33 @@ def rho_of(wrong: torch.Tensor, exact: torch.Tensor, plain: torch.Tensor, scale:
     return error / max(own, 2.0 ** -DIGITS[plain.dtype] / 2)
 
 
-def _residue_ratio(wrong: torch.Tensor, exact: torch.Tensor, plain: torch.Tensor, scale: torch.Tensor) -> float:
+def _residue_ratio(wrong: torch.Tensor, exact: torch.Tensor, healthy: Sequence[torch.Tensor], scale: torch.Tensor) -> float:
     """Return how much the rounding residue grew: the largest of the ratios of its four numbers.
 
     The variance of few elements is a lottery: one that is off by half a unit in the last place, as rounding may be, has 3.
     """
-    least = (3.0 if exact.numel() < _FEW else 1.0, 6.0, 8.0, 1.0)
-    both = zip(_residue(wrong, exact, scale), _residue(plain, exact, scale), least, strict=True)
-    return max(of_wrong / max(of_plain, floor) for of_wrong, of_plain, floor in both)
+    of_one = exact.numel() == 1
+    variance = _ONE_NUMBER**2 / 3 if of_one else 3.0 if exact.numel() < _FEW else 1.0
+    least = (variance, 6.0, 8.0, _ONE_NUMBER / 3 if of_one else 1.0)
+    of_healthy = [_residue(one, exact, scale) for one in healthy]
+    return max(
+        of_wrong / max(*others) for of_wrong, *others in zip(_residue(wrong, exact, scale), *of_healthy, least, strict=True)
+    )
 
 
 def _residue(value: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> tuple[float, float, float, float]:
     """Return variance, slope, curve and largest element of the error, in units of one rounding's standard deviation.
 
-    Where terms cancel, their sum in float32 is off by more than one rounding of the small result, on every chip: the unit is
-    at least that of the sum of |terms|.
+    Every chip computes in float32 inside. A result that is small beside the terms that it is the sum of, or beside the whole
+    tensor, as in the tail of a GELU, is off by more than one rounding of itself: the unit is at least that of float32 at both.
     """
     dtype = value.dtype
     keep = torch.isfinite(exact) & torch.isfinite(value)
     exact, value, scale = exact[keep], value[keep].double(), scale.double().expand_as(keep)[keep]
     exponent = (torch.frexp(exact)[1] - 1).clamp(min=_SMALLEST[dtype]).double()
     deviation = torch.exp2(exponent - DIGITS[dtype] + 1) / 12**0.5
-    deviation = torch.maximum(deviation, scale.abs() * 2.0 ** -DIGITS[torch.float32])
+    inner = scale.abs().clamp(min=float(exact.square().mean().sqrt())) if exact.numel() else scale
+    deviation = torch.maximum(deviation, inner * 2.0 ** -DIGITS[torch.float32])
     raw = (value - exact) / deviation
     if not raw.numel():
         return 0.0, 0.0, 0.0, 0.0

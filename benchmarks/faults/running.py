@@ -20,7 +20,7 @@ from precflow.agent.session.noise import disturb
 from . import effect, hosts
 from .calls import Call, CallName, Calls, Replacement
 from .cases import DTYPES, Case, Fault
-from .chips import Chip
+from .chips import ALTERNATIVES, Chip
 from .effect import Effect
 from .faults import KINDS, Kind
 
@@ -272,14 +272,16 @@ class _Work:
         """Measure the largest effect among the gradients, against float64 at the same gradient of the output."""
         with self.chip.unseen(), self.chip.paused(), torch._C.DisableTorchFunction():  # noqa: SLF001  the same
             exact, plain = self._gradients(torch.float64, arriving), self._gradients(None, arriving)
+            with Chip(ALTERNATIVES):
+                others = self._gradients(None, arriving)
             if self.kind.of == "operands":
                 self.rounded = self._gradients_of_operands(arriving)
             wrong = self._make_wrong(list(plain))
             matmul = self.name.operator in effect.MATMULS
             effects = [
-                effect.compare(one, two, three, one, matmul=matmul)
-                for one, two, three in zip(exact, plain, wrong, strict=True)
-                if one is not None and two is not None and three is not None
+                effect.compare(one, two, three, one, other=other, matmul=matmul)
+                for one, two, three, other in zip(exact, plain, wrong, others, strict=True)
+                if one is not None and two is not None and three is not None and other is not None
             ]
         self.found[self.name] = max(effects, key=lambda one: one.rho)
 
@@ -328,6 +330,6 @@ def _effect_of_options(case: Case, options: dict[str, Any]) -> dict[CallName, Ef
     parts = zip(stepped(torch.float64, _OPTIONS), stepped(dtype, _OPTIONS), stepped(dtype, options), strict=True)
     # Where squares of float16 vanish, the healthy step divides by zero too.
     finite = [[one[torch.isfinite(plain)] for one in (exact, plain, wrong)] for exact, plain, wrong in parts]
-    effects = [effect.compare(exact, plain, wrong, exact, matmul=False) for exact, plain, wrong in finite]
+    effects = [effect.compare(exact, plain, wrong, exact, other=plain, matmul=False) for exact, plain, wrong in finite]
     largest = Effect(max(one.rho for one in effects), max(one.residue for one in effects), matmul=False)
     return {CallName("(optimizer)", 0, "step", 0): largest}
