@@ -53,7 +53,7 @@ def measure(call: Call, wrong: Any) -> Effect:
         exact, plain = first_tensor(_in_double(call).run()), first_tensor(call.run())
         with Chip(ALTERNATIVES):
             other = first_tensor(call.run())
-        scale = first_tensor(_of_magnitudes(call).run()) if canonical(call.func) in _CANCELLING else exact
+        scale = first_tensor(of_magnitudes(call).run()) if canonical(call.func) in _CANCELLING else exact
     return compare(exact, plain, first_tensor(wrong), scale, other=other, matmul=canonical(call.func) in MATMULS)
 
 
@@ -128,7 +128,7 @@ def _in_double(call: Call) -> Call:
     return map_floats(call, lambda tensor: tensor.detach().double())
 
 
-def _of_magnitudes(call: Call) -> Call:
+def of_magnitudes(call: Call) -> Call:
     """Return the call with the absolute values of every floating tensor, in float64."""
     return map_floats(call, lambda tensor: tensor.detach().double().abs())
 

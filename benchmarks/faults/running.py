@@ -278,9 +278,11 @@ class _Work:
                 self.rounded = self._gradients_of_operands(arriving)
             wrong = self._make_wrong(list(plain))
             matmul = self.name.operator in effect.MATMULS
+            # A gradient that adds up is measured by what it adds up, as a product of the forward is.
+            scales = self._gradients(torch.float64, arriving.abs(), effect.of_magnitudes(self.call)) if matmul else exact
             effects = [
-                effect.compare(one, two, three, one, other=other, matmul=matmul)
-                for one, two, three, other in zip(exact, plain, wrong, others, strict=True)
+                effect.compare(one, two, three, scale, other=other, matmul=matmul)
+                for one, two, three, other, scale in zip(exact, plain, wrong, others, scales, strict=True)
                 if one is not None and two is not None and three is not None and other is not None
             ]
         self.found[self.name] = max(effects, key=lambda one: one.rho)
