@@ -412,7 +412,7 @@ def _by_fourier(_: torch.Generator) -> dict[Any, Operator]:
 
     def convolve(values: Tensor, kernels: Tensor) -> Tensor:
         sizes = values.shape[2:]
-        spectrum = torch.einsum("nchw,ochw->nohw", torch.fft.rfft2(values), torch.fft.rfft2(kernels, s=sizes).conj())
+        spectrum = torch.einsum("nchw,ochw->nohw", torch.fft.rfft2(values), torch.fft.rfft2(kernels, s=sizes).conj_physical())
         rows, columns = (size - kernel + 1 for size, kernel in zip(sizes, kernels.shape[2:], strict=True))
         return torch.fft.irfft2(spectrum, s=sizes)[:, :, :rows, :columns]
 

@@ -107,6 +107,7 @@ ALGORITHMS = {  # operator, its first input, and by how many units its results m
         60,
     ),
     "fourier": (lambda x: functional.conv2d(x, kernels(x, 5, 2), padding=2), draw(2, 32, 9, 11), 60),
+    "fourier of one channel": (lambda x: functional.conv2d(x, kernels(x, 3, 3)[:, :1]), draw(2, 1, 8, 9), 40),
     "sigmoid_by_tanh": (lambda x: torch.stack([x.sigmoid(), x.tanh(), functional.silu(x) / 12]), WIDE, 3),
     "reciprocals": (lambda x: torch.stack([x / 3.7, x.abs().add(1).rsqrt(), x.softmax(-1)]), WIDE, 20),
     "norms_in_pieces": (
@@ -126,7 +127,7 @@ def test_another_algorithm_is_right(part, dtype):
     values = values.to(dtype)
     exact, plain = compute(values.double()), compute(values)
     for seed in range(4):
-        with chips.Chip((part,), seed):
+        with chips.Chip((part.partition(" ")[0],), seed):
             made = compute(values)
         assert made.dtype == dtype
         assert made.shape == exact.shape
@@ -398,7 +399,10 @@ def test_the_subset_has_three_hosts_and_pairs():
 def test_one_type_runs_each_kind_and_seed_once_and_leaves_no_type_out():
     asked = options(None, hosts=None, dtypes=None, seeds=range(1, 10), groups=["control"], one_type=True)
     planned = bench.plan(asked)
-    assert len({(case.name.rsplit("-", 3)[0], case.seed) for case in planned}) == len(planned) == 9 * len(cases.CONTROLS)
+    fitting = [
+        control for control in cases.CONTROLS.values() if not control.hosts or set(control.hosts) & set(hosts.available())
+    ]
+    assert len({(case.name.rsplit("-", 3)[0], case.seed) for case in planned}) == len(planned) == 9 * len(fitting)
     assert min(Counter(case.dtype for case in planned).values()) > len(planned) / 4
     assert {case.host for case in planned} == set(hosts.available())
     assert bench.plan(asked) == planned
