@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ class Job:
         advance: Called with what a stage has done, what it has to do, and in which unit, such as ``steps``.
         team: Folders of a team's ``standard`` and ``rule`` files, besides the shipped ones.
         agents: Keeps the agent of a side between its stages; ``None``: each stage starts its own.
+        began: When the run began, by :func:`time.monotonic`.
     """
 
     config: RunConfig
@@ -50,6 +52,7 @@ class Job:
     advance: Callable[[int, int, str], None] = field(default=lambda *_: None)
     team: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     agents: Agents | None = None
+    began: float = field(default_factory=time.monotonic)
 
     def side(self, name: str) -> Side:
         """Return the recipe's section of a side."""

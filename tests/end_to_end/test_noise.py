@@ -57,6 +57,8 @@ def test_the_floor_is_measured_while_the_target_is_recorded(hostile, tmp_path):
         sealed = json.loads(seal.read_text())
         spans[name] = (sealed["finished"] - sealed["seconds"], sealed["finished"])
     assert max(begin for begin, _ in spans.values()) < min(end for _, end in spans.values())
+    told = json.loads((tmp_path / "minilm" / "public" / "result.json").read_text())
+    assert told["seconds"] <= run["seconds"] + 0.1  # how long it took, and not what its stages took together
 
 
 def test_if_the_target_fails_its_error_is_told_and_the_reference_is_kept(hostile, tmp_path):
