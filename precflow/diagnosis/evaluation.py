@@ -196,7 +196,7 @@ def write_calls(
                 continue
             if only is not None and pair.name not in only:
                 continue
-            line = _describe_product(pair, reference, target, sides) if multiplied else _describe_call(pair, reference, target)
+            line = _describe_product(pair, reference, target, sides) if multiplied else describe_call(pair, reference, target)
             if line is None:
                 not_whole += 1
                 continue
@@ -243,7 +243,7 @@ def describe_gradients(pair: PairedCall, functions: Sequence[FunctionGradients])
     }
 
 
-def _describe_call(pair: PairedCall, reference: Located, target: Located) -> Mapping[str, Any] | None:
+def describe_call(pair: PairedCall, reference: Located, target: Located) -> Mapping[str, Any] | None:
     """Return the line of a call, or ``None`` if a side did not store all of its tensors or they are damaged."""
     if pair.reference.compiled or len(pair.reference.outputs) != len(pair.target.outputs):
         return None

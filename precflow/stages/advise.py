@@ -91,6 +91,7 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
         steps=introduced.read_steps(needs),
         gradients=introduced.read_gradients(needs),
         alternatives=introduced.read_alternatives(needs),
+        other_arguments=introduced.read_other_arguments(needs),
         alone=read_alone(needs),
         repro=repro,
     ) | gather_curves(curves.read_outcomes(needs))

@@ -24,6 +24,7 @@ from precflow.diagnosis.evaluation import (
     Located,
     find_doubtful_pairs,
     find_other_implementations,
+    name_call,
     name_outputs,
     pair_calls,
     write_calls,
@@ -32,6 +33,7 @@ from precflow.diagnosis.findings import Region
 from precflow.diagnosis.gradients.alternatives import GradientAlternative, choose_alternative, write_gradients
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
+from precflow.diagnosis.other_arguments import OtherArgument, choose_values, write_suspects
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
 from precflow.diagnosis.training.replay import ReplayedStep, judge_steps, replay_steps
 from precflow.dumps.requests import describe_side
@@ -56,8 +58,9 @@ FOUND_FILE = "introduced.jsonl"
 STEPS_FILE = "optimizer_steps.jsonl"
 GRADIENTS_FILE = "gradients.json"
 ALTERNATIVES_FILE = "alternatives.jsonl"
+OTHER_ARGUMENTS_FILE = "other_arguments.jsonl"
 EXPLAINED = 3
-"""Number of suspects whose gradients are computed again with changes: as many as evidence is gathered of."""
+"""Number of suspects that are computed again with changes: as many as evidence is gathered of."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def evaluation_stage(*, second_pass: bool) -> Stage:
 def stage(*, second_pass: bool) -> Stage:
     """Return the stage that names operators; with a second pass it reads what both passes kept."""
     needs = newest(("dump.reference", "dump.target", "judge", "localize"), second_pass=second_pass)
-    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=9)
+    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=10)
 
 
 def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, Region]:
@@ -119,6 +122,11 @@ def read_gradients(needs: Mapping[str, Path]) -> Gradients:
 def read_alternatives(needs: Mapping[str, Path]) -> list[GradientAlternative]:
     """Return what explains wrong gradients of the suspects; none without the stage."""
     return read_lines(needs[NAME] / ALTERNATIVES_FILE, GradientAlternative) if NAME in needs else []
+
+
+def read_other_arguments(needs: Mapping[str, Path]) -> list[OtherArgument]:
+    """Return the values of arguments that explain suspects; none without the stage."""
+    return read_lines(needs[NAME] / OTHER_ARGUMENTS_FILE, OtherArgument) if NAME in needs else []
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -176,6 +184,10 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         reference, target, final.region, found, folder=folder / "alternatives", evaluate=functools.partial(_ask_agent, job)
     )
     write_lines(folder / ALTERNATIVES_FILE, explained)
+    others = explain_arguments(
+        reference, target, final.region, found, folder=folder / "arguments", evaluate=functools.partial(_ask_agent, job)
+    )
+    write_lines(folder / OTHER_ARGUMENTS_FILE, others)
     for name in (STEPS_FILE, GRADIENTS_FILE):  # for the stages that come after
         shutil.copyfile(needs[EVALUATION] / name, folder / name)
     write_lines(folder / JUDGED_FILE, final.judged)
@@ -220,6 +232,43 @@ def explain_gradients(  # noqa: PLR0913  two dumps and what was found in them
             return []
         evaluate(folder)
         chosen = [choose_alternative(line) for line in read_json_lines(folder / EVALUATED_FILE)]
+    except SideError:  # the cause is unknown without it, the place is not
+        return []
+    finally:
+        shutil.rmtree(folder)
+    return [one for one in chosen if one is not None]
+
+
+def explain_arguments(  # noqa: PLR0913  two dumps and what was found in them
+    reference: Located,
+    target: Located,
+    region: Region,
+    found: Sequence[IntroducedError],
+    *,
+    folder: Path,
+    evaluate: Callable[[Path], None],
+) -> list[OtherArgument]:
+    """Compute the first suspects again with other values of their arguments; nothing runs where float64 cleared them all.
+
+    Args:
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+        region: The suspects.
+        found: What was found about outputs.
+        folder: Folder to work in; it is removed.
+        evaluate: As of :func:`evaluate_calls`.
+    """
+    suspects = {suspect.record for suspect in region.suspects[:EXPLAINED]}
+    if not suspects:
+        return []
+    named = {name_call(call) for call in reference.calls() if any(record.text in suspects for record in call.outputs)}
+    cleared = {one.call for one in found} - {one.call for one in found if one.is_fault}
+    folder.mkdir()
+    try:
+        if not write_suspects(folder / CALLS_FILE, reference, target, named - cleared):
+            return []
+        evaluate(folder)
+        chosen = [choose_values(line) for line in read_json_lines(folder / EVALUATED_FILE)]
     except SideError:  # the cause is unknown without it, the place is not
         return []
     finally:

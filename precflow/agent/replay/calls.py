@@ -20,6 +20,9 @@ A line with a key ``gradients`` is the backward of a module, by the functions th
 A ``KEY`` names a tensor of the forward; its values are the input of that index, if it has any. A ``NAME`` is the index of an
 input that is a gradient, ``""`` if it was not kept. ``index`` is that of an output: the gradient that was recorded. With
 ``"explain": true`` what explains wrong ones is looked for (:mod:`~precflow.agent.replay.alternatives`).
+
+A line with ``"vary": true`` asks which other value of an argument gives the target's outputs
+(:mod:`~precflow.agent.replay.other_arguments`).
 """
 
 from __future__ import annotations
@@ -150,6 +153,7 @@ class RecordedCall(NamedTuple):
         arguments: Text of every argument that is no tensor, by name or position.
         sides: By name: ``reference``, ``target``.
         gradients: What gives the gradients, of the backward of a module; ``None`` for all others.
+        vary: Wanted is not how wrong it is, but with which other value of an argument it would be right.
     """
 
     call: str
@@ -160,6 +164,7 @@ class RecordedCall(NamedTuple):
     arguments: Mapping[str, str]
     sides: Mapping[str, SideTensors]
     gradients: Optional[GradientGraph] = None
+    vary: bool = False
 
 
 def read_calls(path: str) -> Iterator[RecordedCall]:
@@ -193,6 +198,7 @@ def _parse_call(plain: Mapping[str, Any]) -> RecordedCall:
             for side, tensors in plain["sides"].items()
         },
         gradients=_parse_gradients(plain["gradients"]) if "gradients" in plain else None,
+        vary=bool(plain.get("vary", False)),
     )
 
 

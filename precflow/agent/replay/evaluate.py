@@ -11,6 +11,12 @@ explained in :mod:`~precflow.agent.replay.numbers`. Arguments are those of the r
 with another ``eps`` is off by what that does. A backward whose errors are to be explained has a line of its own::
 
     {"call": "...", "results": ["..."], "alternatives": [{"kind": "bfloat16", "operator": "softmax", "share": 0.99, ...}]}
+
+So has a call whose error is to be explained by another value of an argument. ``outputs`` are lines as above, with the target's
+numbers against float64 with that value::
+
+    {"call": "...", "others": [{"argument": "mode", "recorded": "'bilinear'", "value": "'nearest'", "share": 1.0,
+     "places": 512, "outputs": [{...}]}]}
 """
 
 from __future__ import annotations
@@ -32,7 +38,9 @@ from precflow.agent.measure.content_id import content_id
 from precflow.agent.replay import alternatives, numbers, operators
 from precflow.agent.replay.calls import CannotCompute, GradientGraph, RecordedCall, SideTensors, TensorFiles, read_calls
 from precflow.agent.replay.errors import Asked, measure_errors, read_asked
+from precflow.agent.replay.explained import explain
 from precflow.agent.replay.gradients import GradientComputation
+from precflow.agent.replay.other_arguments import Other, list_others
 from precflow.agent.replay.partial_sums import add_in_parts, add_partial_sums, find_summed, split_operands
 from precflow.agent.replay.readings import Exact, adapt, choose_tolerance, measure_distance, outputs_of, run_closest, widen
 
@@ -40,13 +48,14 @@ if TYPE_CHECKING:
     from precflow.agent.events import Events
     from precflow.agent.request import Request
 
-REFERENCE = "reference"
+REFERENCE, TARGET = "reference", "target"
 MOST_BYTES = 8 << 30  # float64 tensors of one call, estimated; a larger call is left out
 _REPRODUCED = 0.25  # a float64 result that is farther from what the reference computed is of another computation
 # The same of a gradient: autograd may have taken a way that no function shows, or something changed it on its way.
 _SAME_GRADIENT = 2.0**-7
 _ROUNDINGS = 8  # of bfloat16, which is coarser than that
 _FINE_DIGITS = 24  # float32 and float64
+_EXPLAINS = 0.5  # share of the target's error from which on another value is worth a line
 _EVERY = 2.0  # seconds between two reports of progress
 
 Line = Dict[str, Any]
@@ -111,6 +120,8 @@ def evaluate_call(call: RecordedCall, files: TensorFiles, asked: Optional[Asked]
                 return [_explain_gradients(call, call.gradients, files)]
             if call.gradients is not None:
                 return _evaluate_gradients(call, call.gradients, files, asked or {})
+            if call.vary:
+                return [_try_other_values(call, kind, files)]
             return _evaluate(call, kind, files, asked or {})
     except CannotCompute as error:
         why = str(error)
@@ -242,6 +253,78 @@ def _explain_gradients(call: RecordedCall, graph: GradientGraph, files: TensorFi
     return {"call": call.call, "results": sorted({each.call for each in graph.results}), "alternatives": found}
 
 
+def _try_other_values(call: RecordedCall, kind: str, files: TensorFiles) -> Line:
+    """Return which other values of an argument explain most of the target's error, and the numbers of all outputs with each."""
+    if kind == operators.RANDOM:
+        raise CannotCompute("it draws random numbers, which were not recorded")
+    check_size(call)
+    sides = {name: read_side(call.sides[name], files) for name in (REFERENCE, TARGET)}
+    computation = Computation(call, kind)
+    own = _measure_side(sides[REFERENCE], computation.run(sides[REFERENCE]), kind, files)  # it chooses the reading
+    exact = computation.run(sides[TARGET])
+    try_value = functools.partial(
+        _try_other_value, kind=kind, computation=computation, sides=sides, exact=exact, own=own, files=files
+    )
+    others: List[Line] = []
+    for other in list_others(call):
+        try:
+            line = try_value(other)
+        except Exception:  # noqa: BLE001, S112  torch refuses this value here; another may fit
+            continue
+        if line is not None:
+            others.append(line)
+    return {"call": call.call, "others": others}
+
+
+def _try_other_value(  # noqa: PLR0913  the call as it is, and what was measured of it
+    other: Other,
+    *,
+    kind: str,
+    computation: Computation,
+    sides: Mapping[str, SideValues],
+    exact: Exact,
+    own: Mapping[str, Line],
+    files: TensorFiles,
+) -> Optional[Line]:
+    """Return the line of one other value; ``None`` if it does not explain most of the target's error."""
+    target = sides[TARGET]
+    if other.change is not None:
+        target = target._replace(inputs=other.change({path: widen(tensor) for path, tensor in target.inputs.items()}))
+    other_kind = operators.kind_of(other.call)
+    changed = computation.varied(other.call, other_kind)
+    result = changed.run(target)
+    explained = [
+        explain(output, exact.outputs.get(index), result.outputs.get(index)) for index, output in target.outputs.items()
+    ]
+    differing = [one for one in explained if one is not None]
+    if (target.outputs and not differing) or any(one.share < _EXPLAINS for one in differing):
+        return None
+    measured = _measure_side(target, result, other_kind, files)
+    in_parts = functools.partial(changed.run_in_parts, target)
+    add_partial_sums(own, measured, dict.fromkeys(measured, other_kind), result, in_parts)
+    kind = kind if kind == other_kind else operators.OTHER
+    return {
+        "argument": other.argument,
+        "recorded": other.recorded,
+        "value": other.value,
+        "share": min([one.share for one in differing], default=1.0),  # of movement the bits say it
+        "places": sum(one.places for one in differing) if differing else _count_elements(result),
+        "outputs": [
+            _join(other.call, index, kind, sides, {REFERENCE: own, TARGET: measured}) for index in output_indices(other.call)
+        ],
+    }
+
+
+def _count_elements(exact: Exact) -> int:
+    return sum(tensor.numel() for tensor in exact.outputs.values())
+
+
+def _measure_side(side: SideValues, exact: Exact, kind: str, files: TensorFiles) -> Dict[str, Line]:
+    """Return the numbers of a side's outputs, of movement by their contents where they were not kept."""
+    measured = {index: measure_output(output, exact, index) for index, output in side.outputs.items()}
+    return {**measured, **(_compare_contents(side, exact, files) if kind == operators.MOVEMENT else {})}
+
+
 def _join(
     call: RecordedCall, index: str, kind: str, sides: Mapping[str, SideValues], results: Mapping[str, Mapping[str, Line]]
 ) -> Line:
@@ -330,6 +413,13 @@ class Computation:
         change = _keep if self._moves else functools.partial(adapt, single=not _has_float64(call))
         self._readings = operators.find_readings(call, adapt=change)
         self._terms: Sequence[operators.Reading] = [] if self._moves else operators.find_term_readings(call, change)
+
+    def varied(self, call: RecordedCall, kind: str) -> Computation:
+        """Return the computation of the call with another argument, read in the way that was chosen for this one."""
+        other = Computation(call, kind)
+        chosen = [reading.name for reading in self._readings]
+        other._readings = [reading for reading in other._readings if reading.name in chosen]
+        return other
 
     def run(self, side: SideValues) -> Exact:
         """Return the results for a side's inputs.

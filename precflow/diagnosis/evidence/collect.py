@@ -21,6 +21,7 @@ from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.gradients.alternatives import GradientAlternative
 from precflow.diagnosis.gradients.linear import add_products
 from precflow.diagnosis.introduced import IntroducedError, group_by_call
+from precflow.diagnosis.other_arguments import OtherArgument
 from precflow.diagnosis.training.gradients import Gradients
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.judgement.verdicts import Judged
@@ -49,6 +50,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     steps: Sequence[ReplayedStep] = (),
     gradients: Gradients = _NO_GRADIENTS,
     alternatives: Sequence[GradientAlternative] = (),
+    other_arguments: Sequence[OtherArgument] = (),
     alone: Sequence[RunAlone] = (),
     repro: Path | None = None,
 ) -> dict[str, Any]:
@@ -69,6 +71,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         steps: The optimizer's steps, computed again.
         gradients: The gradients of both sides.
         alternatives: What explains wrong gradients of suspects.
+        other_arguments: Values of arguments that explain suspects.
         alone: Suspects that the target has run alone.
         repro: Folder for a script that runs the first suspect alone, if all of its tensors were kept; ``None`` for no script.
     """
@@ -78,6 +81,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     by_output = {(one.call, one.index): one for one in introduced}
     by_call = group_by_call(introduced)
     explained = {name: one for one in reversed(alternatives) for name in one.calls}
+    by_argument = {one.call: one for one in other_arguments if one.values}
     different = {} if blockers else _find_different_calls(reference, target, same_dtype=same_dtype)
     suspected = {one.record for one in region.suspects}
     elsewhere = [
@@ -118,6 +122,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
                 sources=different[name].sources if name in different else (),
             )
             | _describe_alternative(explained.get(name))
+            | _describe_other_argument(by_argument.get(name))
             | _describe_alone(run_alone.get(call.suspect.record))
             | _count_exact_products(call.suspect, measures)
             | communication.gather(reference, target, call.reference, call.target)
@@ -154,6 +159,17 @@ def _describe_alternative(found: GradientAlternative | None) -> dict[str, Any]:
         "backward_factor": found.factor,
         "backward_at": ", ".join(found.operators),
         "backward_other_share": found.other_share,
+    }
+
+
+def _describe_other_argument(found: OtherArgument | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {
+        "argument_values": list(found.values),
+        "argument_recorded": list(found.recorded),
+        "argument_share": found.share,
+        "argument_places": found.places,
     }
 
 

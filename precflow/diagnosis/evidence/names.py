@@ -275,6 +275,16 @@ _SUSPECT = {
     ),
     "variant_share": EvidenceName("explained by that", "Share of the error's energy, 0 to 1."),
     "variant_detail": EvidenceName("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
+    "argument_values": EvidenceName(
+        "computed exactly with the argument",
+        "Values of arguments with which float64 at the target's own inputs gives its output within the line of the operator;"
+        " absent if none does. Several explain it equally well.",
+    ),
+    "argument_recorded": EvidenceName("in place of", "The values of these arguments that both sides were called with."),
+    "argument_share": EvidenceName("explained by that argument", "Share of the error's energy, 0 to 1."),
+    "argument_places": EvidenceName(
+        "elements that tell", "Elements of the output at which the two values of the argument give different numbers."
+    ),
     "backward_change": EvidenceName(
         "its backward is computed exactly with",
         "The one change with which the backward of the module, computed again, gives the target's gradients: bfloat16 or"

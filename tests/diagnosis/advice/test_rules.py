@@ -155,6 +155,14 @@ BACKWARD = {
     "backward_factor": 1.0,
     "backward_other_share": 0.4,
 }
+ARGUMENT = {
+    "operator": "interpolate",
+    "argument_values": ["mode='nearest'"],
+    "argument_recorded": ["mode='bilinear'"],
+    "argument_share": 0.9999,
+    "argument_places": 4576,
+}
+TWO_VALUES = {**ARGUMENT, "argument_values": ["mode='nearest'", "mode='area'"]}
 ALONE = {"isolated": "1 of 6144 elements: [0, 4, 7]", "isolated_extreme": False}
 ROW = {"isolated": "1 of 96 rows: [0, 4]", "isolated_extreme": False}
 
@@ -217,6 +225,11 @@ TABLE = [
     ("PF207", {"between_target": ["attn / sdpa"]}, {"between_target": ["a / dropout"], "drawn_between": ["a / dropout"]}),
     ("PF217", variant("no_weight"), variant("not_centred")),
     ("PF218", variant("unbiased_variance"), variant("unbiased_variance", **{**EPSILON, "epsilon_share": 0.9999})),
+    ("PF219", ARGUMENT, {**ARGUMENT, "argument_values": []}),
+    ("PF219", ARGUMENT, {**ARGUMENT, "arguments_different": ["mode: 'bilinear' / 'nearest'"]}),
+    ("PF219", ARGUMENT, {**ARGUMENT, **variant("other_slope")}),
+    ("PF219", {**ARGUMENT, **EPSILON, "epsilon_share": 0.5}, {**ARGUMENT, **EPSILON}),
+    ("PF219", TWO_VALUES, {"operator": "interpolate"}),
     ("PF221", TAIL, {**TAIL, "rearranged": "in another order along axis 0"}),
     ("PF221", {**TAIL, "zero_share": 0.0}, {"zero_share": 1.0}),
     ("PF221", {"unchanged": "the last 7 of 16 along axis 3"}, {"unchanged": ""}),
@@ -266,6 +279,9 @@ TABLE = [
         variant("other_slope", clamp_share=1.0, clamp_value=0.0),
         variant("other_slope", clamp_share=1.0, clamp_value=0.1),
     ),
+    ("PF212", {"family": "activation", **TWO_VALUES}, {"family": "activation", **ARGUMENT}),
+    ("PF212", variant("other_slope", **ARGUMENT), {"family": "activation", **ARGUMENT}),
+    ("PF215", {"movement": True, **TWO_VALUES}, {"movement": True, **ARGUMENT}),
     ("PF213", variant("inputs_in_bfloat16"), variant("inputs_in_bfloat16", **MATMUL, operand_bits=10)),
     ("PF213", {**MATMUL, "sum_type": "bfloat16"}, {**MATMUL, "sum_type": ""}),
     ("PF213", {**MATMUL, "operand_bits": 7}, {**MATMUL, "operand_bits": 11}),
@@ -525,6 +541,11 @@ def test_names_in_tests_are_evidence():
             {"scale_slope": 1.01, "scale_share": 0.995, "low_precision": True, "introduced_factor_share": 0.4},
             "possible",
         ),
+        ("PF219", ARGUMENT, "certain"),
+        ("PF219", TWO_VALUES, "possible"),
+        ("PF219", {**ARGUMENT, "argument_share": 0.93}, "likely"),
+        ("PF219", {**ARGUMENT, "argument_places": 1}, "likely"),  # a loss
+        ("PF219", {**ARGUMENT, "argument_places": 1, "low_precision": True}, "possible"),
         ("PF231", {**BACKWARD, "backward_change": "bfloat16"}, "certain"),
         ("PF231", {**BACKWARD, "backward_change": "bfloat16", "backward_share": 0.93}, "likely"),
         (
@@ -600,6 +621,32 @@ def test_the_wording_of_a_finding():
     assert finding.site == "model.py:3 in forward"
     assert ("epsilon that explains the target", "0.001") in finding.evidence
     assert ("inputs bitwise equal", "yes") in finding.evidence
+
+
+@pytest.mark.parametrize(
+    "specific",
+    [
+        {"scale_slope": 1.01, "scale_share": 0.9999, "different_values": 4},
+        {"family": "softmax", "narrow_type": "float16"},
+        {**MATMUL, "operand_bits": 10},
+        MASK,
+        PERMUTED,
+        variant("no_bias"),
+    ],
+)
+def test_a_rule_that_knows_more_of_a_suspect_comes_before_the_value_of_an_argument(specific):
+    without = advise(evidence(specific), SHIPPED.values())[0].rule
+    assert without != "PF299"
+    assert advise(evidence({**ARGUMENT, **specific}), SHIPPED.values())[0].rule == without
+
+
+def test_values_of_an_argument_are_named_with_the_one_that_was_recorded():
+    def title(changes):
+        return next(one for one in advise(evidence(changes), SHIPPED.values()) if one.rule == "PF219").title
+
+    start = "interpolate computes as if it were called with mode='nearest'"
+    assert title(ARGUMENT) == f"{start} on the target, in place of mode='bilinear'"
+    assert title(TWO_VALUES) == f"{start} or mode='area' on the target, in place of mode='bilinear'"
 
 
 def rule(identifier, **options):
