@@ -81,7 +81,7 @@ class Evaluation:
 def evaluation_stage(*, second_pass: bool) -> Stage:
     """Return the stage that computes calls in float64. It knows no limit, so that a changed one computes nothing again."""
     needs = newest(("dump.reference", "dump.target", "determinism", "compare"), second_pass=second_pass)
-    return Stage(name=EVALUATION, needs=needs, declare=_declare_evaluation, make=_make_evaluation, version=9)
+    return Stage(name=EVALUATION, needs=needs, declare=_declare_evaluation, make=_make_evaluation, version=10)
 
 
 def stage(*, second_pass: bool) -> Stage:

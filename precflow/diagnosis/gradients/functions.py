@@ -98,6 +98,7 @@ class FunctionGradients:
         self._makers: dict[tuple[_Step, int], Call] = {}
         self._modules: dict[tuple[_Step, str], list[Call]] = defaultdict(list)
         self._users: dict[tuple[_Step, str], set[tuple[str, int]]] = defaultdict(set)  # module calls that use a weight
+        self._readers: dict[tuple[_Step, str], set[str]] = defaultdict(set)  # modules that read a tensor, by its name
         self._backwards: dict[tuple[_Step, str, int], Call] = {}
         self._gradients: dict[tuple[_Step, str], Call] = {}
         for call in sorted(calls, key=lambda one: one.order):
@@ -106,18 +107,24 @@ class FunctionGradients:
                 self._makers[step, call.order] = call
                 if not call.operator:
                     self._modules[step, call.module].append(call)
-                for record in call.inputs if call.operator else ():
-                    self._users[step, record.weight].add((call.module, call.call))
+                for record in call.inputs:
+                    self._readers[step, self._key_of_input(record)].add(call.module)
+                    if call.operator:
+                        self._users[step, record.weight].add((call.module, call.call))
             elif call.phase == BACKWARD and not call.operator:
                 self._backwards[step, call.module, call.call] = call
             elif call.phase == GRADIENT and call.outputs:
                 self._gradients[step, join_names(call.module, call.outputs[0].index)] = call
-        self._frames: dict[tuple[_Step, str, int], _Frame] = defaultdict(_Frame)
+        self._frames = self._find_frames()
+
+    def _find_frames(self) -> dict[tuple[_Step, str, int], _Frame]:
+        frames: dict[tuple[_Step, str, int], _Frame] = defaultdict(_Frame)
         for (step, _), call in self._makers.items():
             if call.operator:
-                self._frames[step, call.module, call.call].functions.append(call)
+                frames[step, call.module, call.call].functions.append(call)
             elif (around := self._find_around(call)) is not None:
-                self._frames[step, around.module, around.call].inside.append(call)
+                frames[step, around.module, around.call].inside.append(call)
+        return frames
 
     def _find_around(self, call: Call) -> Call | None:
         """Return the module call that made this one: of the nearest module around it that ran, the next to complete."""
@@ -143,6 +150,12 @@ class FunctionGradients:
 
     def _find_module_call(self, step: _Step, module: str, number: int) -> Call | None:
         return next((one for one in self._modules.get((step, module), ()) if one.call == number), None)
+
+    def _is_read_outside(self, own: Call, key: str) -> bool:
+        if own.module == ROOT_MODULE:
+            return False
+        readers = self._readers.get(((own.step, own.rank), key), ())
+        return not all(f"{name}.".startswith(f"{own.module}.") for name in readers)
 
     def _describe_module(self, backward: Call) -> Described | None:
         step = (backward.step, backward.rank)
@@ -234,7 +247,9 @@ class FunctionGradients:
                 if not key or key in total:
                     continue
                 total[key] = made.add_gradient(self._locate(record))
-                if call is not own and backward.outputs:  # the module around has to have a record to be named by
+                # The module around has to have a record to be named by. What arrives at its own output may come from outside;
+                # where it alone reads it (the logits of a router, whose shares it returns too), all comes from inside.
+                if backward.outputs and (call is not own or not self._is_read_outside(own, key)):
                     yield _Result(key, record, backward, f"{call.module}~{call.call}.{record.index}")
             for record in gradients.outputs:
                 key = taken.get(record.index, "")

@@ -34,14 +34,33 @@ class Attention(torch.nn.Module):
         return self.out(scores.softmax(-1) @ v)
 
 
+class Router(torch.nn.Module):
+    """Returns its logits, and shares that it makes of them; ``wrong`` scales what leaves its softmax in backward."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.wrong = wrong
+        self.weight = torch.nn.Parameter(torch.empty(4, 16))
+
+    def forward(self, x):
+        logits = functional.linear(x, self.weight)
+        shares = logits.float().softmax(-1)
+        if "router" in self.wrong:
+            scale_leaving(self.wrong["router"], self, (), shares)
+        largest, _ = shares.topk(2, -1)
+        return logits, largest / largest.sum(-1, keepdim=True)
+
+
 class Block(torch.nn.Module):
-    """An embedding, attention and an activation; ``wrong`` scales what leaves one of its parts in backward."""
+    """An embedding, attention, a router and an activation; ``wrong`` scales what leaves one of its parts in backward."""
 
     def __init__(self, wrong, fused):
         super().__init__()
+        self.wrong = wrong
         self.embedding = torch.nn.Embedding(20, 16)
         self.norm = torch.nn.LayerNorm(16)
         self.attention = Attention(wrong, fused)
+        self.router = Router(wrong)
         self.act = torch.nn.GELU()
         self.head = torch.nn.Linear(16, 12)
         for name, factor in wrong.items():
@@ -55,6 +74,10 @@ class Block(torch.nn.Module):
     def forward(self, tokens):
         x = self.embedding(tokens)
         x = x + self.attention(self.norm(x))
+        logits, shares = self.router(x)
+        x = x * (0.5 + shares[..., :1].to(x.dtype))
+        if "logits" in self.wrong:
+            x = x + self.wrong["logits"] * logits.mean()
         return self.head(self.act(x))
 
 
@@ -100,6 +123,7 @@ def test_every_gradient_between_functions_is_computed(judge):
         ("embedding", "gradient", "weight"),
         *(("attention." + name, "gradient", "bias") for name in ("q", "k", "v", "out")),
         *OF_ATTENTION,
+        ("router", "backward", "router~0.0"),
     } < found.keys()
     assert not any(one.is_fault for one in found.values())
     assert (
@@ -116,6 +140,7 @@ def test_every_gradient_between_functions_is_computed(judge):
         ("embedding", {("embedding", "gradient", "weight")}),
         ("bias", {("norm", "gradient", "bias")}),
         ("softmax", {("attention", "backward", f"attention.{name}~0.0") for name in "qk"}),
+        ("router", {("router", "backward", "router~0.0")}),
     ],
 )
 def test_the_module_whose_backward_is_wrong_is_named_alone(judge, wrong, named, dtype):
@@ -132,6 +157,12 @@ def test_where_the_sides_call_other_functions_nothing_is_said(judge):
 def test_a_gradient_that_something_changes_on_both_sides_says_nothing(judge):
     found = judge({"embedding": 1.5, "norm": 3.0}, on_both={"embedding": 1.4, "norm": 2.0})
     assert not {("embedding", "gradient", "weight"), ("norm", "backward", "0")} & found.keys()
+    assert not any(one.is_fault for one in found.values())
+
+
+def test_an_output_that_others_use_too_says_nothing(judge):
+    found = judge({"router": 1.03}, on_both={"logits": 0.5})
+    assert ("router", "backward", "router~0.0") not in found
     assert not any(one.is_fault for one in found.values())
 
 
