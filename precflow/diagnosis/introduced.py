@@ -77,6 +77,8 @@ class SideNumbers:
         partial_sums: ``eta`` and ``worst_row`` of a chip that rounds partial sums at these inputs, see
             :mod:`precflow.agent.replay.partial_sums`; empty where the error is near the reference's, and where it is not known.
         half_steps: Of a bfloat16 output: its smallest values, see :mod:`precflow.agent.replay.half_steps`.
+        other_form: Of a function with two forms in 16 bits: how many elements have the bits of each, see
+            :mod:`precflow.agent.replay.other_forms`.
     """
 
     dtype: str
@@ -98,6 +100,7 @@ class SideNumbers:
     errors: Mapping[str, Any] = field(default_factory=dict)
     partial_sums: Mapping[str, float] = field(default_factory=dict)
     half_steps: Mapping[str, float] = field(default_factory=dict)
+    other_form: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ _WORDS = {
     "movement": "it only moves values, and its output does not have the bits of its inputs",
     "half_steps": "its smallest values are whole multiples of 2^-24, as those of float16 are, and float64 at the same inputs"
     " gives numbers in between, which bfloat16 has",
+    "other_form": "it has the bits of the function's other form also where the two forms are rounded to different numbers",
     "misplaced": "its output has NaN, Inf or a mask's fill value where float64 at the same inputs has none, or the reverse",
 }
 
@@ -142,7 +146,7 @@ class IntroducedError:
             ``settings`` the relative difference between its step and one with the reference's settings.
         share: How much of its line it uses; above 1 it is a fault.
         measure: What uses most of its line: ``rho``, ``worst_row``, ``variance``, ``slope``, ``curve``, ``largest``,
-            ``movement``, ``misplaced``, ``half_steps``, ``step`` or ``settings`` (of an optimizer, see
+            ``movement``, ``misplaced``, ``half_steps``, ``other_form``, ``step`` or ``settings`` (of an optimizer, see
             :mod:`precflow.diagnosis.training.replay`).
         is_fault: The operator introduces an error that rounding does not explain.
         is_systematic: The error follows the values (a wrong formula or scale) instead of looking like more rounding.
@@ -263,7 +267,10 @@ def decide_introduced(  # noqa: PLR0911  one guard clause a kind
     of_steps = _judge_half_steps(evaluated, reference, target, operator)
     if -math.log2(target.unit) >= lines.FINE_DIGITS or by_size.is_fault:
         return replace(by_size, has_half_steps=of_steps.is_fault)
-    worst = max([by_size, of_steps, *_judge_residue(evaluated, reference, target, usual or {})], key=lambda found: found.share)
+    of_form = _make(evaluated, "other_form", _count_as_other_form(reference, target), lines.OTHER_FORM, is_systematic=True)
+    worst = max(
+        [by_size, of_steps, of_form, *_judge_residue(evaluated, reference, target, usual or {})], key=lambda found: found.share
+    )
     return replace(worst, has_half_steps=of_steps.is_fault)
 
 
@@ -291,6 +298,16 @@ def _are_whole(counts: Mapping[str, float], operator: str) -> bool:
     ]
     enough = counts["negative_small"] + counts["positive_small"] >= lines.HALF_STEPS_FEWEST
     return enough and (any(sides) if operator in _NO_STEPS else all(sides))
+
+
+def _count_as_other_form(reference: SideNumbers, target: SideNumbers) -> int:
+    """Return the number of places that tell the target's form from the reference's; 0 if the bits are not those of one form."""
+    ours, theirs = reference.other_form, target.other_form
+    if not ours or not theirs or ours["as_own"] < lines.SAME_FORM * ours["places"]:
+        return 0
+    is_other = theirs["as_other"] >= lines.SAME_FORM * theirs["places"]
+    is_rounded_once = theirs["as_both"] >= lines.SAME_FORM * theirs["elsewhere"]
+    return theirs["as_other"] if is_other and is_rounded_once else 0
 
 
 def _judge_residue(

@@ -102,6 +102,14 @@ HALF_STEPS = 32.0
 HALF_STEPS_FEWEST = 8
 """Fewest values that have to be such multiples, half of them on each side of zero."""
 
+OTHER_FORM = 64.0
+"""Line of the evidence that a 16-bit output was computed in the other form of its function: the number of places where the two
+forms are rounded to different numbers, and the target has that of the other.
+"""
+
+SAME_FORM = 0.9
+"""Least share of places that have the bits of a form, for an output to be computed in it."""
+
 SMALLEST_ERROR = 0.5
 """Least own error of a reference that rho divides by, in units of the element type's rounding: one exact result is luck."""
 

@@ -41,6 +41,7 @@ from precflow.agent.replay.errors import Asked, measure_errors, read_asked
 from precflow.agent.replay.explained import explain
 from precflow.agent.replay.gradients import GradientComputation
 from precflow.agent.replay.other_arguments import Other, list_others
+from precflow.agent.replay.other_forms import count_bits, find_other_form
 from precflow.agent.replay.partial_sums import add_in_parts, add_partial_sums, find_summed, split_operands
 from precflow.agent.replay.readings import Exact, adapt, choose_tolerance, measure_distance, outputs_of, run_closest, widen
 
@@ -202,9 +203,27 @@ def _evaluate(call: RecordedCall, kind: str, files: TensorFiles, asked: Asked) -
         kinds = dict.fromkeys(results[name], kind)
         own = results.get(REFERENCE, {})
         add_partial_sums(own, results[name], kinds, exact, functools.partial(computation.run_in_parts, side))
+        _add_other_form(call, results[name], side, exact, computation)
         if kind == operators.MOVEMENT:
             results[name].update(_compare_contents(side, exact, files))
     return [_join(call, index, kind, sides, results) for index in output_indices(call)]
+
+
+def _add_other_form(
+    call: RecordedCall, measured: Mapping[str, Line], side: SideValues, exact: Exact, computation: Computation
+) -> None:
+    """Add to the numbers of outputs how many of their elements have the bits of the function's other form."""
+    other = find_other_form(call)
+    is_coarse = any(_is_coarse(output) for output in side.outputs.values())
+    if other is None or not is_coarse:
+        return
+    try:
+        results = computation.varied(other, operators.OTHER).run(side).outputs
+    except CannotCompute:  # a function of this name that has one form only
+        return
+    for index, output in side.outputs.items():
+        if "why" not in measured[index] and index in results:
+            measured[index]["other_form"] = count_bits(output, exact.outputs[index], results[index])
 
 
 def _evaluate_gradients(call: RecordedCall, graph: GradientGraph, files: TensorFiles, asked: Asked) -> List[Line]:
@@ -352,12 +371,15 @@ def measure_output(output: torch.Tensor, exact: Exact, index: str, asked: Option
         result = result.to(output.dtype)  # of movement: `full(..., dtype=torch.float32)` of a reference, on a float16 target
     try:
         # What rounding leaves is looked at where one rounding hides an error: in types of fewer digits than float32.
-        is_coarse = output.is_floating_point() and numbers.format_of(output.dtype).digits < _FINE_DIGITS
-        measured = numbers.measure(output, result, exact.terms.get(index), residue=is_coarse)
+        measured = numbers.measure(output, result, exact.terms.get(index), residue=_is_coarse(output))
     except ValueError as error:
         return {"why": "output %s: %s" % (index, error)}
     errors = measure_errors(output, result, asked or {})
     return {**measured, "errors": errors} if errors else measured
+
+
+def _is_coarse(output: torch.Tensor) -> bool:
+    return output.is_floating_point() and numbers.format_of(output.dtype).digits < _FINE_DIGITS
 
 
 def _compare_contents(side: SideValues, exact: Exact, files: TensorFiles) -> Dict[str, Line]:

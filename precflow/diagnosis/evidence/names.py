@@ -226,7 +226,8 @@ _SUSPECT = {
     "introduced_rho": EvidenceName("times the reference's own error", "Against float64, each side at its own inputs."),
     "introduced_measure": EvidenceName(
         "shown by",
-        "`rho` (size), `variance`, `slope`, `curve`, `largest` (rounding residue), `half_steps`, `movement` or `nonfinite`.",
+        "`rho` (size), `variance`, `slope`, `curve`, `largest` (rounding residue), `half_steps`, `other_form`, `movement` or"
+        " `nonfinite`.",
     ),
     "half_steps": EvidenceName(
         "smallest values in steps of float16",
