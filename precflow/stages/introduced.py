@@ -81,13 +81,13 @@ class Evaluation:
 def evaluation_stage(*, second_pass: bool) -> Stage:
     """Return the stage that computes calls in float64. It knows no limit, so that a changed one computes nothing again."""
     needs = newest(("dump.reference", "dump.target", "determinism", "compare"), second_pass=second_pass)
-    return Stage(name=EVALUATION, needs=needs, declare=_declare_evaluation, make=_make_evaluation, version=11)
+    return Stage(name=EVALUATION, needs=needs, declare=_declare_evaluation, make=_make_evaluation, version=12)
 
 
 def stage(*, second_pass: bool) -> Stage:
     """Return the stage that names operators; with a second pass it reads what both passes kept."""
     needs = newest(("dump.reference", "dump.target", "judge", "localize"), second_pass=second_pass)
-    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=11)
+    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=12)
 
 
 def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, Region]:

@@ -27,6 +27,7 @@ from precflow.agent.replay.readings import (
     run_closest,
     widen,
 )
+from precflow.agent.replay.saved_statistics import find_saved_type, run_with_saved
 from precflow.agent.replay.terms import TERMS
 
 Tensors = Dict[str, torch.Tensor]
@@ -113,6 +114,21 @@ class GradientComputation:
         """
         return self._choose_results(self._add_up(inputs), recorded)
 
+    def run_with_saved_statistics(
+        self, inputs: Mapping[str, torch.Tensor], recorded: Mapping[str, torch.Tensor]
+    ) -> Optional[Exact]:
+        """Return the gradients where norms keep their statistics in 16 bits; ``None`` where none may.
+
+        See :mod:`precflow.agent.replay.saved_statistics`.
+
+        Args:
+            inputs: The tensors of a side.
+            recorded: Its gradients that are results, by index.
+        """
+        if not any(function.may_round_statistics for function in self.functions):
+            return None
+        return self._choose_results(self._add_up(inputs, saved=True), recorded)
+
     def run_in_parts(self, inputs: Mapping[str, torch.Tensor], recorded: Mapping[str, torch.Tensor]) -> Tensors:
         """Return the gradients of a chip that rounds what leaves each function, and the parts of its sums.
 
@@ -127,7 +143,7 @@ class GradientComputation:
             index: numbers.round_once(gradient.contiguous(), recorded[index].dtype) for index, gradient in exact.outputs.items()
         }
 
-    def _add_up(self, inputs: Mapping[str, torch.Tensor], *, in_parts: bool = False) -> _Sums:
+    def _add_up(self, inputs: Mapping[str, torch.Tensor], *, in_parts: bool = False, saved: bool = False) -> _Sums:
         """Return the gradients of all tensors of the graph, by key."""
         sums: _Sums = {}
         for key, names in self._graph.parts.items():
@@ -140,7 +156,7 @@ class GradientComputation:
                     arriving[path] = _take(inputs, self._graph.total[slot.key])
                 elif slot.key in sums:
                     arriving[path] = sums[slot.key]
-            for key, gradient in function.find_leaving(arriving, inputs, in_parts=in_parts):
+            for key, gradient in function.find_leaving(arriving, inputs, in_parts=in_parts, saved=saved):
                 _add(sums, key, gradient)
         return sums
 
@@ -208,6 +224,7 @@ class Differentiated:
         multiplies: It is a product of matrices, or has one inside.
         moves: It only moves values, or gives them another type.
         converts: It only gives them another type.
+        may_round_statistics: It is a norm that may keep its statistics in 16 bits.
     """
 
     def __init__(self, function: Function) -> None:
@@ -224,6 +241,8 @@ class Differentiated:
         self._digits = [numbers.format_of(dtype).digits for dtype in floats]
         self._single = torch.float64 not in floats
         self.floats = {path: slot for path, slot in function.inputs.items() if find_dtype(slot.dtype).is_floating_point}
+        self._saved = find_saved_type(self._name, {path: find_dtype(slot.dtype) for path, slot in function.inputs.items()})
+        self.may_round_statistics = self._saved is not None
         self.multiplies = self._kind == operators.MATMUL
         self.converts = self._name in _CONVERSIONS
         self.moves = self.converts or (self._kind == operators.MOVEMENT and self._name not in _LOOK_UPS)
@@ -234,7 +253,7 @@ class Differentiated:
         return self._function.is_whole and self._is_real and self._kind != operators.RANDOM
 
     def find_leaving(
-        self, arriving: _Sums, values: Mapping[str, torch.Tensor], *, in_parts: bool = False
+        self, arriving: _Sums, values: Mapping[str, torch.Tensor], *, in_parts: bool = False, saved: bool = False
     ) -> List[Tuple[str, Optional[_Sum]]]:
         """Return what the function adds to the gradients of its inputs: their keys, and what is added.
 
@@ -242,6 +261,7 @@ class Differentiated:
             arriving: Gradients of its outputs, by path; none of those that nothing depends on.
             values: The tensors of a side, by key.
             in_parts: Round what arrives and leaves, and the parts of sums.
+            saved: Round the statistics of a norm that may keep them in 16 bits.
         """
         if not arriving:
             return []
@@ -250,7 +270,9 @@ class Differentiated:
         if len(known) < len(arriving) or not self.is_known:
             return lost
         try:
-            leaving = self._differentiate_in_parts(known, values) if in_parts else self._differentiate(known, values)
+            leaving = (
+                self._differentiate_in_parts(known, values) if in_parts else self._differentiate(known, values, saved=saved)
+            )
         except Exception:  # noqa: BLE001  a function is data: what torch makes of it says nothing of the others
             return lost
         digits = min([*self._digits, *[part.digits for part in known.values()]])
@@ -283,13 +305,15 @@ class Differentiated:
         return operators.REDUCTION if repeated else operators.OTHER
 
     def _differentiate(
-        self, arriving: Mapping[str, _Sum], values: Mapping[str, torch.Tensor]
+        self, arriving: Mapping[str, _Sum], values: Mapping[str, torch.Tensor], *, saved: bool
     ) -> Dict[str, Tuple[torch.Tensor, torch.Tensor]]:
         """Return gradient and sum of absolute terms by path of the inputs."""
         if self.converts:
             (part,) = arriving.values()
             return {next(iter(self._function.inputs)): (part.exact, part.terms)}
         ran = self.run(values)
+        if saved:
+            ran = ran._replace(outputs=self._round_statistics(ran))
         exact = pull_back(ran.outputs, ran.leaves, {path: part.exact for path, part in arriving.items()})
         terms = self._find_terms(ran, {path: part.terms for path, part in arriving.items()}, exact)
         return {
@@ -384,6 +408,15 @@ class Differentiated:
             change = leaf - leaf.detach()
             axis = _Given({}, arguments).find(1, "dim")
             return {path: wide + wide * (change - (wide * change).sum(axis, keepdim=True))}
+
+    def _round_statistics(self, ran: Ran) -> Tensors:
+        """Return the outputs of what ran, those of a norm with the graph of statistics that were kept in 16 bits."""
+        if self._saved is None or set(ran.outputs) != {"0"}:
+            return ran.outputs
+        given = _Given({}, {name: parse_argument(text) for name, text in self._call.arguments.items()})
+        with torch.enable_grad():
+            made = run_with_saved(self._name, given.find, ran.leaves, self._saved)
+        return ran.outputs if made is None else {"0": made}
 
     def _find_value(self, key: str, path: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return an input; one that was not kept because it does not count is 0."""
