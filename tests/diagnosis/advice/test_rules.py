@@ -182,6 +182,8 @@ WRONG_STEP = {
     "optimizer_cause": "eps is 0.001 in place of 1e-08",
     "optimizer_explained": 1.0,
 }
+ONE_FACTOR = {"low_precision": True, "introduced_factor_share": 0.21}
+ANOTHER_CURVE = {"introduced_factor_share": 0.8}
 SCALED = {"gradient_factor": 4.0, "gradient_factor_share": 1.0}
 CLIPPED = {"gradients_reference": "all multiplied by 0.13", "gradients_target": "cut off at 0.1", "gradients_step": 0}
 FIRST_STEP = {"curve_verdict": "misaligned", "curve_first_rel_error": 0.03, "curve_first_abs_error": 0.08}
@@ -294,6 +296,16 @@ TABLE = [
         "PF211",
         {"scale_slope": 1.01, "scale_share": 0.96, "low_precision": True},
         {"scale_slope": 0.9, "scale_share": 0.98, **EPSILON},
+    ),
+    (  # where a tanh is saturated all its values are rounded alike, which a curve explains and a factor does not
+        "PF211",
+        {"family": "activation", "scale_slope": 1.03, "scale_share": 0.994, "curve_share": 0.999, **ONE_FACTOR},
+        {"family": "activation", "scale_slope": 1.03, "scale_share": 0.994, "curve_share": 0.999, **ONE_FACTOR, **ANOTHER_CURVE},
+    ),
+    (
+        "PF212",
+        {"family": "activation", "scale_slope": 1.03, "scale_share": 0.994, "curve_share": 0.999, **ONE_FACTOR, **ANOTHER_CURVE},
+        {"family": "activation", "scale_slope": 1.03, "scale_share": 0.994, "curve_share": 0.999, **ONE_FACTOR},
     ),
     (  # rows that each have a factor of their own, near 1.02
         "PF211",
