@@ -139,6 +139,14 @@ BEHIND = {"behind_accepted": "a / softmax", "inputs_equal": False, "introduced_f
 MATMUL = {"family": "matmul", "operator": "linear", "error_bits": 12.0, "error_cosine": 0.01}
 EPSILON = {"family": "normalisation", "epsilon_reference": 1e-5, "epsilon_target": 1e-3, "epsilon_share": 0.999}
 MASK = {"family": "masking", "masked_reference": 1000, "masked_target": 0, "masked_different": 1000}
+OTHER_SAMPLE = {
+    "family": "masking",
+    "in_place": True,
+    "masked_reference": 1040,
+    "masked_target": 1000,
+    "masked_different": 40,
+    "mask_pattern": "that of the first sample for all",
+}
 PERMUTED = {"rearranged": "3 blocks in the order 1, 0, 2 along the last axis", "rearranged_share": 0.999}
 PAIRED = {"rearranged": "halves interleaved (pairs in place of halves) along the last axis", "rearranged_share": 0.999}
 TAIL = {"border": "the last 3 of 64 along axis 1", "zero_share": 1.0}
@@ -300,11 +308,25 @@ TABLE = [
     (  # where a tanh is saturated all its values are rounded alike, which a curve explains and a factor does not
         "PF211",
         {"family": "activation", "scale_slope": 1.03, "scale_share": 0.994, "curve_share": 0.999, **ONE_FACTOR},
-        {"family": "activation", "scale_slope": 1.03, "scale_share": 0.994, "curve_share": 0.999, **ONE_FACTOR, **ANOTHER_CURVE},
+        {
+            "family": "activation",
+            "scale_slope": 1.03,
+            "scale_share": 0.994,
+            "curve_share": 0.999,
+            **ONE_FACTOR,
+            **ANOTHER_CURVE,
+        },
     ),
     (
         "PF212",
-        {"family": "activation", "scale_slope": 1.03, "scale_share": 0.994, "curve_share": 0.999, **ONE_FACTOR, **ANOTHER_CURVE},
+        {
+            "family": "activation",
+            "scale_slope": 1.03,
+            "scale_share": 0.994,
+            "curve_share": 0.999,
+            **ONE_FACTOR,
+            **ANOTHER_CURVE,
+        },
         {"family": "activation", "scale_slope": 1.03, "scale_share": 0.994, "curve_share": 0.999, **ONE_FACTOR},
     ),
     (  # rows that each have a factor of their own, near 1.02
@@ -392,6 +414,9 @@ TABLE = [
     ("PF228", ALONE, {**ALONE, "family": "random"}),
     ("PF228", ROW, {**ROW, **MASK, "family": "softmax"}),
     ("PF228", {**ALONE, **MASK}, {**ROW, **TAIL}),
+    ("PF301", {**OTHER_SAMPLE, **ALONE}, {**OTHER_SAMPLE, **ALONE, "mask_pattern": "partly missing"}),  # few are padded
+    ("PF301", {**OTHER_SAMPLE, **ALONE}, {**OTHER_SAMPLE, **ALONE, "masked_different": 1}),
+    ("PF228", {**OTHER_SAMPLE, **ALONE, "mask_pattern": ""}, {**OTHER_SAMPLE, **ALONE}),
     ("PF228", ROW, {**ROW, "border": "both ends of axis 2, 2 of 40", "zero_share": 0.0}),  # another padding
     ("PF228", {**ALONE, **CUT}, {**ALONE, **CUT, "isolated_extreme": True}),
     ("PF211", {"scale_slope": 1.5, "scale_share": 0.999}, {"scale_slope": 1.5, "scale_share": 0.999, **ALONE}),
