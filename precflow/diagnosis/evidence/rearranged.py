@@ -15,6 +15,7 @@ _FITS = 0.9  # share of the error that a rearrangement has to explain
 _LONGEST = 4096  # indices of an axis that are matched with each other
 _LARGEST = 1 << 20  # elements that are looked at for that
 _EXCHANGED = 2
+_SMALL = 0.01  # square of an error, of the largest
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,11 @@ def _list_candidates(reference: Floats, target: Floats) -> Iterator[tuple[str, i
 
 
 def _match_along(reference: Floats, target: Floats, axis: int) -> Order | None:
-    """Return, for each index of the target, the index of the reference that is nearest; ``None`` if that is no permutation."""
+    """Return, for each index of the target, the index of the reference that is nearest; ``None`` if that is no permutation.
+
+    Equal tokens have nearly equal rows, of which another may be nearer. So an index stays where it is if its error there is
+    small beside the largest, and all are moved alike if that leaves small errors alone.
+    """
     size = reference.shape[axis]
     if not 1 < size <= _LONGEST:
         return None
@@ -76,7 +81,14 @@ def _match_along(reference: Floats, target: Floats, axis: int) -> Order | None:
     step = -(-here.size // _LARGEST)
     here, there = here[:, ::step], there[:, ::step]
     distance = np.sum(here**2, axis=1)[None, :] - 2.0 * there @ here.T
-    order: Order = np.argmin(distance, axis=1)
+    index, nearest = np.arange(size), np.argmin(distance, axis=1)
+    error = np.sum((there - here) ** 2, axis=1)
+    most = _SMALL * error.max()
+    shift = int(np.bincount((index - nearest) % size).argmax())
+    alike = np.roll(index, shift)
+    if shift and np.sum((there - here[alike]) ** 2, axis=1).max() <= most:
+        return alike
+    order: Order = np.where(error <= most, index, nearest)
     if np.array_equal(order, np.arange(size)) or np.unique(order).size < size:
         return None
     return order

@@ -43,6 +43,14 @@ def test_rows_of_different_samples(noise):
     assert found.text == "3 and 17 exchanged along the rows of all samples"
 
 
+def test_rows_of_equal_tokens_may_be_nearer_than_their_own(noise):
+    values = VALUES.copy()
+    values[:, 4], values[1, 7] = values[:, 2], values[0, 1]
+    swapped = values.reshape(24, 12)[[23, *range(1, 23), 0]].reshape(VALUES.shape)
+    assert find_rearrangement(values, swapped * noise).text == "0 and 23 exchanged along the rows of all samples"
+    assert find_rearrangement(values, np.roll(values, 1, 1) * noise).text == "moved by 1 along axis -2"
+
+
 def test_exchanged_axes(noise):
     assert find_rearrangement(VALUES, VALUES.swapaxes(0, 1).reshape(VALUES.shape) * noise).text == "axes 0 and 1 exchanged"
 
