@@ -235,7 +235,7 @@ def _evaluate_gradients(call: RecordedCall, graph: GradientGraph, files: TensorF
         side = read_side(call.sides[name], files)
         exact = computation.run(side.inputs, side.outputs)
         sides[name] = {index: measure_output(side.outputs[index], exact, index, asked) for index in exact.outputs}
-        if name != REFERENCE:  # by whose own error the target's is judged: it is not to shrink
+        if name != REFERENCE:  # the target is judged by the reference's own error, which must not shrink
             _allow_saved_statistics(sides[name], side, exact, computation, asked)
         in_parts = functools.partial(computation.run_in_parts, side.inputs, side.outputs)
         add_partial_sums(sides.get(REFERENCE, {}), sides[name], computation.kinds, exact, in_parts)

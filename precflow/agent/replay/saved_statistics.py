@@ -12,12 +12,13 @@ Both are correct, and of few rows (groups of a small batch) the second looks lik
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple, TypeVar
 
 import torch
 
 from precflow.agent.replay import numbers
 
+_T = TypeVar("_T")
 _COARSE = (torch.float16, torch.bfloat16)
 
 
@@ -53,10 +54,8 @@ def find_saved_type(name: str, types: Mapping[str, torch.dtype]) -> Optional[tor
     """
     if name not in _NORMS:
         return None
-    of_input = types.get("0", types.get("input"))
-    place, named = _NORMS[name].weight
-    of_weight = types.get(str(place), types.get(named, of_input))
-    return of_input if of_input in _COARSE and of_weight == of_input else None
+    of_input, of_weight = _take(types, 0, "input"), _take(types, *_NORMS[name].weight)
+    return of_input if of_input in _COARSE and of_weight in {of_input, None} else None
 
 
 def run_with_saved(
@@ -73,12 +72,8 @@ def run_with_saved(
     Returns:
         The output; ``None`` where the statistics are not those of the input.
     """
-
-    def take(where: Tuple[int, str]) -> Optional[torch.Tensor]:
-        return leaves.get(str(where[0]), leaves.get(where[1]))
-
     known = _NORMS[name]
-    values = take((0, "input"))
+    values, weight, bias = (_take(leaves, *where) for where in ((0, "input"), known.weight, known.bias))
     assert values is not None
     if known is _OF_BATCHES and not find(*_FROM_INPUT[name == "instance_norm"], name == "instance_norm"):
         return None
@@ -92,10 +87,14 @@ def run_with_saved(
     change = arranged - still
     along = (normalized * change).mean(axes, keepdim=True)
     made = (normalized + inverse * (change - change.mean(axes, keepdim=True) - normalized * along)).reshape(values.shape)
-    weight, bias = take(known.weight), take(known.bias)
     if weight is not None:
         made = made * weight.reshape(lines)
     return made if bias is None else made + bias.reshape(lines)
+
+
+def _take(given: Mapping[str, _T], place: int, name: str) -> Optional[_T]:
+    """Return what belongs to a tensor among the arguments, which was given by its place or its name."""
+    return given.get(str(place), given.get(name))
 
 
 def _arrange(

@@ -203,6 +203,7 @@ def _describe_slopes(slopes: Array, right: Array) -> str:
     """
 
     def is_near(wanted: Array) -> bool:
+        """Tell whether the slopes are these, but for the error of fitting them."""
         return bool(np.allclose(slopes, wanted, rtol=_WHOLE / 10, atol=1e-6))
 
     if is_near(-right):
