@@ -1,11 +1,17 @@
 """Reading files that may come from a stranger: only regular files, up to a size, and JSON up to a depth.
 
-A dump or a request may be sent by somebody else. Reading it must not hang, fill the memory or exhaust the stack. Judge and
-agent share this module: Python 3.8, standard library.
+A dump, a request, a bundle or a log may be sent by somebody else. Reading it must not hang, fill the memory or exhaust the
+stack, and no number may be one that the next line of code cannot compute with. Judge and agent share this module: Python 3.8,
+standard library.
+
+A reader of JSON takes :func:`read_json` or :func:`parse_json`; one of JSON lines :func:`parse_lines`; one of text
+:func:`read_text`. All of them raise :class:`OSError` where a file cannot be read, and :class:`ValueError` where it is not what
+it should be. Sizes and counts in what was read go through :func:`check_count`.
 """
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import json
@@ -18,6 +24,8 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Tuple, Union
 LARGEST = 1 << 30  # bytes of a file that is read as a whole
 DEEPEST = 64  # levels of objects and lists inside each other
 LONGEST_NUMBER = 400  # digits; the largest float64 has 309. In older Pythons the time grows with the square
+_SAFE_DIGITS = 308  # every integer of so many characters is one that float64 holds
+_LARGEST_COUNT = 1 << 63  # of bytes or things
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -26,6 +34,7 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
     (stat.S_ISSOCK, "a socket"),
 )
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 Path = Union[str, "os.PathLike[str]"]
@@ -96,18 +105,29 @@ def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
         return file.read(size)
 
 
-def read_json(path: Path, largest: int = LARGEST) -> Any:
+def read_text(path: Path, largest: int = LARGEST) -> str:
+    """Return the text in a file of any program: UTF-8, or UTF-16 where its first bytes say so; other bytes become U+FFFD.
+
+    Raises:
+        OSError: As :func:`read_bytes`.
+    """
+    data = read_bytes(path, largest)
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
+    return data.decode(encoding, "replace")
+
+
+def read_json(path: Path, largest: int = LARGEST, *, finite: bool = False) -> Any:
     """Return the data in a JSON file.
 
     Raises:
         OSError: As :func:`read_bytes`.
         ValueError: As :func:`parse_json`.
     """
-    return parse_json(read_bytes(path, largest))
+    return parse_json(read_bytes(path, largest), finite=finite)
 
 
-def parse_json(text: Union[str, bytes]) -> Any:
-    """Return plain data from JSON. ``NaN`` and ``Infinity`` are floats, as Python writes them.
+def parse_json(text: Union[str, bytes], *, finite: bool = False) -> Any:
+    """Return plain data from JSON. ``NaN`` and ``Infinity`` are floats, as Python writes them, unless it is to be ``finite``.
 
     Raises:
         ValueError: It is not JSON or not UTF-8, has a key twice or a number beyond float64, or is nested deeper than
@@ -119,11 +139,38 @@ def parse_json(text: Union[str, bytes]) -> Any:
             object_pairs_hook=_build_object,
             parse_float=_parse_float,
             parse_int=_parse_int,
+            parse_constant=_refuse_constant if finite else float,
         )
     except RecursionError:
         raise ValueError("it is nested too deeply, expected at most %d levels" % DEEPEST) from None
     check_depth(plain)
     return plain
+
+
+def parse_lines(text: str) -> Iterator[Tuple[int, Any]]:
+    """Yield the number of each line of JSON lines, and its value; empty lines are left out.
+
+    In place of the value of a line that is not usable comes the :class:`ValueError` of :func:`parse_json`, so that whoever
+    reads may go on: the last line of a log is often cut.
+    """
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                value = parse_json(line)
+            except ValueError as error:
+                value = error
+            yield number, value
+
+
+def check_count(value: Any, what: str) -> int:
+    """Return a size or a count that was read.
+
+    Raises:
+        ValueError: It is not a whole number from 0 up: ``1.5``, ``Infinity``, ``true``, ``"7"``.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST_COUNT:
+        raise ValueError("%s is %s, expected a whole number from 0 up" % (what, _shorten(repr(value))))
+    return value
 
 
 def check_depth(plain: Any) -> None:
@@ -164,7 +211,17 @@ def _parse_float(text: str) -> float:
 def _parse_int(text: str) -> int:
     if len(text) > LONGEST_NUMBER:
         raise ValueError("number %s has %d digits" % (_shorten(text), len(text)))
-    return int(text)
+    number = int(text)
+    if len(text) > _SAFE_DIGITS:
+        try:
+            float(number)
+        except OverflowError:
+            raise ValueError("number %s is beyond what a float64 holds" % _shorten(text)) from None
+    return number
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError("it has %s where a number is expected" % text)
 
 
 def _shorten(text: str) -> str:
