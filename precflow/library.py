@@ -6,10 +6,9 @@ Both use the verdicts and wording of the report. ``precflow.capture``, for a tra
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,10 +18,11 @@ from precflow.agent.contract import FILLS
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.measure import Measure
+from precflow.comparison.nested_values import PairedValue, pair_values
 from precflow.comparison.reading import count_classes
 from precflow.config.schema import Tolerance
 from precflow.diagnosis.findings import Finding
-from precflow.dumps.dtypes import NUMPY_DTYPES, Array, is_floating, name_of
+from precflow.dumps.dtypes import Array, is_floating, name_of
 from precflow.errors import ConfigError, Problem
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
@@ -41,7 +41,7 @@ class Compared:
     Attributes:
         name: A record's identity, or the path of the tensor in nested values; ``value`` if the tensor itself was given.
         status: One of ``precflow.judgement.verdicts.STATUSES``: ``pass``, ``fail``, ``shape``...
-        reason: Why, in words, for every status but ``pass``.
+        reason: Why, in words, for every status but ``pass``; for ``pass``, that both sides have the same NaN or Inf.
         metric: The metric that comes closest to its limit, or exceeds it most.
         value: Value of that metric.
         limit: Limit of that metric.
@@ -95,9 +95,14 @@ class Comparison:
 def assert_aligned(actual: Any, expected: Any, *, standard: Standards = "default", **limits: Any) -> None:
     """Raise unless a value is aligned with the expected one; integers and booleans must be equal.
 
+    Every entry needs its partner. ``1`` and ``"1"`` are two keys; the classes of two containers do not matter, but a dict is
+    never compared with a list. ``None`` is no tensor, like an entry that is not there. Floating point types may differ, others
+    must be the same, where a plain number has the type of the tensor beside it. NaN and infinities pass if the other side has
+    the same at the same place and there is something else to compare; ``assert_close`` of torch wants ``equal_nan=True``.
+
     Args:
-        actual: What the target computed: a tensor (torch on any device, NumPy, numbers), or nested dicts, lists and tuples of
-            them, such as a model's output.
+        actual: What the target computed: a tensor (torch on any device, NumPy, numbers), or nested dicts, lists, tuples and
+            dataclasses of them, such as a model's output.
         expected: What the reference computed, nested in the same way; relative errors are relative to it.
         standard: Name of a standard (``precflow ls standard``) or several, all of which must pass. ``None``: only ``limits``.
         limits: Plain limits as in a recipe, such as ``cosine_similarity=0.9999`` or ``relative_l2="1%"``. Each is one more
@@ -200,15 +205,7 @@ def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Compari
         raise ConfigError(
             f"standard {standard.name!r} judges {judged}, and here are values alone", next_step="precflow ls standard"
         )
-    left, right = dict(_find_tensors(reference, "")), dict(_find_tensors(target, ""))
-    records = []
-    for name in dict.fromkeys([*left, *right]):
-        if name not in right:
-            records.append(Compared(name, "unpaired_reference", "only the reference has it"))
-        elif name not in left:
-            records.append(Compared(name, "unpaired_target", "only the target has it"))
-        else:
-            records.append(_compare_tensors(name, left[name], right[name], loaded, tolerance))
+    records = [_compare_pair(pair, loaded, tolerance) for pair in pair_values(reference, target)]
     failing = [record for record in records if record.status in MISALIGNED_STATUSES | INCOMPLETE_STATUSES]
     others = [record for record in records if record.status != "pass" and record not in failing]
     verdict = "aligned"
@@ -218,33 +215,24 @@ def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Compari
         verdict = "inconclusive"
     reasons = [str(record) for record in (*failing, *others)] or ([] if records else ["there is no tensor to compare"])
     if verdict == "aligned":
+        shared = [str(record) for record in records if record.reason]
         closest = max(records, key=lambda record: record.ratio)
-        summary = f"aligned: {len(records)} of {len(records)} tensors; closest to its limit: {closest}"
+        summary = "\n   ".join(
+            [f"aligned: {len(records)} of {len(records)} tensors; closest to its limit: {replace(closest, reason='')}", *shared]
+        )
     else:
         summary = "\n   ".join([f"not aligned: {len(failing) + len(others)} of {len(records)} tensors", *reasons])
     return Comparison(verdict, tuple(reasons), tuple(records), summary=summary)
 
 
-def _find_tensors(value: Any, path: str) -> Iterator[tuple[str, Array]]:
-    """Yield every tensor of nested values with its path; a list of plain numbers is one tensor, ``None`` is skipped."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _find_tensors(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, (list, tuple)) and any(_is_nested(item) for item in value):
-        for place, item in enumerate(value):
-            yield from _find_tensors(item, f"{path}.{place}" if path else str(place))
-    elif value is not None:
-        yield path or "value", as_array(value)
-
-
-def _is_nested(item: Any) -> bool:
-    """Tell whether an item of a list makes the list a container of tensors, and not one tensor of numbers.
-
-    ``[[1, 2], [3, 4]]`` is one tensor of shape 2 x 2; ``[tensor, None]`` and ``[{"a": 1}, 2]`` are containers.
-    """
-    if isinstance(item, (list, tuple)):
-        return any(_is_nested(inner) for inner in item)
-    return item is None or isinstance(item, Mapping) or (hasattr(item, "shape") and hasattr(item, "dtype"))
+def _compare_pair(pair: PairedValue, loaded: Sequence[standards.Standard], tolerance: Tolerance) -> Compared:
+    if pair.problem:
+        return Compared(pair.name, "shape", pair.problem)
+    if pair.target is None:
+        return Compared(pair.name, "unpaired_reference", "only the reference has it")
+    if pair.reference is None:
+        return Compared(pair.name, "unpaired_target", "only the target has it")
+    return _compare_tensors(pair.name, pair.reference, pair.target, loaded, tolerance)
 
 
 def _compare_tensors(
@@ -274,7 +262,11 @@ def _compare_tensors(
         counts=count_classes(summary),
     )
     accepted = AcceptedDifferences((), datetime.date.max)
-    return _make_compared(decide(measure, Terms(left, right, loaded, tolerance), accepted).judged, measure.metrics)
+    compared = _make_compared(decide(measure, Terms(left, right, loaded, tolerance), accepted).judged, measure.metrics)
+    shared = measure.counts.get("nonfinite", 0)
+    if compared.status == "pass" and shared:
+        return replace(compared, reason=f"{shared} NaN or Inf, the same on both sides, are not compared")
+    return compared
 
 
 def _compare_exactly(name: str, reference: Array, target: Array) -> Compared:
@@ -296,26 +288,3 @@ def _make_compared(judged: Judged, metrics: Mapping[str, float]) -> Compared:
     return Compared(
         judged.record, judged.status, judged.reason, judged.metric, judged.value, judged.limit, judged.ratio, dict(metrics)
     )
-
-
-def as_array(value: Any) -> Array:
-    """Return a tensor as a NumPy array of the same type. Bytes of torch tensors are copied: NumPy itself has no bfloat16.
-
-    Raises:
-        TypeError: The element type is not one that a dump can hold.
-    """
-    if hasattr(value, "detach") and hasattr(value, "data_ptr"):  # a torch tensor; torch itself need not be installed
-        tensor = value.detach().cpu()
-        name = str(tensor.dtype).rpartition(".")[2]
-        if name not in NUMPY_DTYPES:
-            raise TypeError(f"cannot compare elements of type {tensor.dtype}")
-        # torch may store a conjugate or a negation as a flag instead of new bytes.
-        # `packed` must live until its bytes are copied.
-        packed = tensor.resolve_conj().resolve_neg().contiguous()
-        size = packed.numel() * packed.element_size()
-        data = ctypes.string_at(packed.data_ptr(), size) if size else b""
-        return np.frombuffer(data, NUMPY_DTYPES[name]).reshape(tuple(packed.shape))
-    array = np.asarray(value)
-    if not name_of(array.dtype):
-        raise TypeError(f"cannot compare elements of type {array.dtype}")
-    return array

@@ -1,17 +1,17 @@
 """precflow in Python: the public names, the assertion for unit tests, and two values or two dumps compared."""
 
+import collections
+import dataclasses
 import subprocess
 import sys
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 import precflow
-from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.errors import ConfigError
-from precflow.library import as_array, assert_aligned, compare
+from precflow.library import assert_aligned, compare
 
 VALUES = torch.linspace(-3, 3, 60).reshape(6, 10)
 
@@ -105,11 +105,31 @@ def test_without_any_limit_nothing_is_held(limits):
         (np.int64([1, 2]), np.int64([2, 2]), "1 of 2 int64 values differ; they must be equal"),
         (np.int32([1]), np.int64([1]), "element type int32, expected int64"),
         (np.float32([1]), np.int64([1]), "element type float32, expected int64"),
-        ([], [], r"\(blind\)"),
+        ([], [], "no tensor to compare"),
         ({}, {}, "no tensor to compare"),
         (None, None, "no tensor to compare"),
         ({"a": VALUES}, {"a": VALUES, "b": VALUES}, r"b \(unpaired_reference\): only the reference has it"),
         ({"a": VALUES, "b": VALUES}, {"a": VALUES}, r"b \(unpaired_target\): only the target has it"),
+        ({"a": VALUES, "b": None}, {"a": VALUES, "b": VALUES}, r"b \(unpaired_reference\): only the reference has it"),
+        # Keys whose names would be the same, of which one pair differs.
+        ({1: VALUES * 2, "1": VALUES}, {1: VALUES, "1": VALUES}, r"1 of 2 tensors\n   1 \(fail\)"),
+        ({1: VALUES, "1": VALUES * 2}, {1: VALUES, "1": VALUES}, r"1 of 2 tensors\n   '1' \(fail\)"),
+        ({"a": {"b": VALUES * 2}, "a.b": VALUES}, {"a": {"b": VALUES}, "a.b": VALUES}, r"1 of 2 tensors\n   a\.b \(fail\)"),
+        ({"a": {"b": VALUES}, "a.b": VALUES * 2}, {"a": {"b": VALUES}, "a.b": VALUES}, r"1 of 2 tensors\n   'a\.b' \(fail\)"),
+        ({"a": {"b": VALUES}}, {"a.b": VALUES}, "2 of 2 tensors"),
+        ({1: VALUES}, {"1": VALUES}, "2 of 2 tensors"),
+        # Containers of another kind.
+        ({0: VALUES}, [VALUES], r"value \(shape\): a dict of 1: 0, expected a list of 1"),
+        ([VALUES], VALUES, r"value \(shape\): a list of 1, expected a tensor"),
+        ({"a": (VALUES,)}, {"a": {"hidden": VALUES}}, r"a \(shape\): a tuple of 1, expected a dict of 1: hidden"),
+        ([], {}, "a list of 0, expected a dict of 0"),
+        ([VALUES], [VALUES, VALUES], r"1 \(unpaired_reference\)"),
+        ([1.0], 1.0, r"shape \[1\], expected \[\]"),
+        # Numbers keep the type that they have.
+        (1, 1.0, "element type int64, expected float64"),
+        (True, 1, "element type bool, expected int64"),
+        (torch.tensor([1.0, 2.0]), [1, 3], r"relative_l2"),
+        (torch.tensor([1], dtype=torch.int8), [300], "element type int8, expected int64"),
     ],
 )
 def test_nothing_passes_by_default(actual, expected, message):
@@ -117,8 +137,69 @@ def test_nothing_passes_by_default(actual, expected, message):
         assert_aligned(actual, expected)
 
 
-def test_integers_pass_when_equal():
-    assert_aligned(torch.tensor([True, False]), np.array([True, False]))
+@dataclasses.dataclass
+class Output:
+    hidden: torch.Tensor
+    states: tuple = ()
+    cache: object = None
+
+
+Named = collections.namedtuple("Named", "hidden states")  # noqa: PYI024  torch returns such tuples
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (torch.tensor([True, False]), np.array([True, False])),
+        ((VALUES, [VALUES]), [VALUES, (VALUES,)]),
+        (Named(VALUES, VALUES), (VALUES, VALUES)),
+        (collections.OrderedDict(a=VALUES, b=VALUES), {"b": VALUES, "a": VALUES}),
+        (Output(VALUES, (VALUES,)), Output(VALUES, (VALUES,))),
+        (Output(VALUES), {"hidden": VALUES}),
+        ({"a": VALUES, "b": None, "c": [], "d": {}}, {"a": VALUES, "c": []}),
+        ([torch.tensor(1.0), torch.tensor(2.0)], [1.0, 2.0]),
+        ([[1.0, 2.0], [3.0]], [[1.0, 2.0], [3.0]]),
+        (torch.tensor([1, 2], dtype=torch.int32), [1, 2]),
+        (torch.tensor([1.0, 2.0]), [1, 2]),
+        (VALUES.bfloat16(), VALUES.double()),
+        (torch.complex(VALUES, VALUES) * (1 + 1e-7), torch.complex(VALUES, VALUES)),
+    ],
+)
+def test_what_is_the_same_in_another_form_passes(actual, expected):
+    assert_aligned(actual, expected)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_equal_nan_and_infinities_pass_and_are_said(special):
+    values = np.array([1.0, special, 3.0])
+    same = compare({"a": values, "b": VALUES}, {"a": values.copy(), "b": VALUES})
+    assert same
+    assert "a (pass): 1 NaN or Inf, the same on both sides, are not compared" in same.summary
+    assert not compare(values, np.array([1.0, 2.0, 3.0]))
+    assert not compare(values, np.array([special, 1.0, 3.0]))
+    assert not compare(values, np.array([1.0, special, 3.5]))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": {"text": "x"}}, r"a\.text: cannot compare a str; expected tensors, numbers, or dicts"),
+        ({"a": {1.0}}, "a: cannot compare a set"),
+        (VALUES.to_sparse(), "value: cannot compare a tensor of layout torch.sparse_coo; expected a dense one"),
+        (torch.empty(3, device="meta"), "a meta tensor, which has no values"),
+        (VALUES.to(torch.float8_e4m3fnuz), r"torch\.float8_e4m3fnuz"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(value, message):
+    with pytest.raises(TypeError, match=message):
+        assert_aligned(value, value)
+
+
+def test_a_container_that_holds_itself_is_refused():
+    value = [VALUES]
+    value.append(value)
+    with pytest.raises(TypeError, match="does a container hold itself"):
+        assert_aligned(value, value)
 
 
 def test_nested_values_name_the_tensor_that_differs():
@@ -144,25 +225,6 @@ def test_a_comparison_is_true_only_where_all_is_aligned():
     error = np.linalg.norm(numbers * 1.1 - numbers) / np.linalg.norm(numbers)
     assert other.records[0].metrics["relative_l2"] == pytest.approx(error, rel=1e-5)
     assert str(same).startswith("aligned: 1 of 1 tensors; closest to its limit: value (pass): relative_l2")
-
-
-@pytest.mark.parametrize("name", NUMPY_DTYPES)
-def test_torch_tensors_keep_their_bits(name):
-    tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, name)).T
-    array = as_array(tensor)
-    assert array.dtype == NUMPY_DTYPES[name]
-    assert array.shape == (3, 2)
-    assert array.astype(np.complex128).tolist() == tensor.to(torch.complex128).tolist()
-
-
-def test_other_values():
-    assert as_array(ml_dtypes.bfloat16(2)).dtype.name == "bfloat16"
-    assert as_array(torch.zeros(0, 3)).shape == (0, 3)
-    assert as_array(torch.tensor([1 + 2j]).conj()).tolist() == [1 - 2j]
-    with pytest.raises(TypeError, match="cannot compare elements of type"):
-        as_array(["text"])
-    with pytest.raises(TypeError, match=r"torch\.float8_e4m3fnuz"):
-        as_array(VALUES.to(torch.float8_e4m3fnuz))
 
 
 def test_a_folder_is_not_compared_with_a_tensor(tmp_path):

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from typing import Any, Dict, FrozenSet, Iterable, Literal, Mapping, NamedTuple, Sequence, Tuple, get_args
+from typing import Any, Dict, FrozenSet, Iterable, List, Literal, Mapping, NamedTuple, Sequence, Tuple, get_args
 from urllib.parse import unquote
 
 REQUEST_SCHEMA = 1
@@ -445,6 +445,46 @@ def join_names(prefix: str, name: str) -> str:
     ('critic.layers.0', 'layers.0.linear', 'critic')
     """
     return ".".join(part for part in (prefix, *name.split(".")) if part not in ("", _WRAPPED))
+
+
+_PLAIN_KEY = re.compile(r"(?![0-9-]+$|['\"(])[^.]+")  # no number, no quote or bracket at its start, no dot
+
+
+def name_keys(keys: Iterable[Any]) -> List[str]:
+    """Return the names of a mapping's keys in paths such as ``past.0.key``: another one for every key.
+
+    A text is its own name unless it could be taken for a number or for several keys: then it has quotes. What is neither a
+    text nor an integer has brackets.
+
+    >>> name_keys(["hidden", 1, "1", "a.b", None, 1.5])
+    ['hidden', '1', "'1'", "'a.b'", '(None)', '(1.5)']
+    """
+    names: Dict[str, None] = {}
+    for key in keys:
+        name = _name_key(key)
+        while name in names:  # other objects with the same text
+            name += "'"
+        names[name] = None
+    return list(names)
+
+
+def _name_key(key: Any) -> str:
+    if isinstance(key, str):
+        text = str.__str__(key)  # of a subclass too, such as an enumeration of texts
+        return text if text.isidentifier() or _PLAIN_KEY.fullmatch(text) else repr(text)
+    return "%d" % key if isinstance(key, int) and not isinstance(key, bool) else "(%s)" % (key,)
+
+
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\([^()]*\)|[^.]+")
+
+
+def split_path(path: str) -> List[str]:
+    """Return the names that a path of nested values is made of: what :func:`name_keys` has quoted stays together.
+
+    >>> split_path("past.0.key"), split_path("x.'a.b'.0")
+    (['past', '0', 'key'], ['x', "'a.b'", '0'])
+    """
+    return _QUOTED.findall(path)
 
 
 def module_text(module: str, call: int = 0) -> str:

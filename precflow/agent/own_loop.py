@@ -262,13 +262,13 @@ class Recording:
         from precflow.agent.session import workload_model
 
         try:
-            given = dict(inspect.signature(module.forward).bind(*arguments, **keywords).arguments)
+            given: Dict[Any, Any] = dict(inspect.signature(module.forward).bind(*arguments, **keywords).arguments)
         except (TypeError, ValueError):  # the arguments do not fit; the call itself will raise the error
-            given = {**{str(place): value for place, value in enumerate(arguments)}, **keywords}
+            given = {**dict(enumerate(arguments)), **keywords}
         name = "rank%d." % self._rank if self._rank else ""
         name += "step%d" % self.number + (".call%d" % self._calls if self._calls else "")
         with self._recorder.without_recording():
-            self._inputs.update(workload_model.hash_inputs({name: given})["entries"])
+            self._inputs.update(workload_model.hash_inputs(given, name)["entries"])
         self._calls += 1
 
     def _check_complete(self) -> None:

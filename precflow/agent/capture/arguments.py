@@ -11,6 +11,7 @@ import torch
 
 from precflow.agent import redaction
 from precflow.agent.capture.nesting import LARGEST, TensorWithPath, leaves
+from precflow.agent.contract import name_keys
 
 LONGEST = 200  # characters of one argument
 
@@ -58,7 +59,7 @@ def split_arguments(
     others: Dict[str, str] = {}
     for place, value in enumerate(positional):
         _add_argument(value, str(place), names[place] if place < len(names) else str(place), tensors, others)
-    for name, value in keywords.items():
+    for name, value in zip(name_keys(keywords), keywords.values()):  # `**{"0": x}` is no first argument
         _add_argument(value, name, name, tensors, others)
     return tensors, others
 

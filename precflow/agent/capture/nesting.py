@@ -8,6 +8,8 @@ from typing import Any, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 
+from precflow.agent.contract import name_keys
+
 LARGEST = 4096  # larger containers count as one value: nobody nests that many tensors, and walking them takes time
 
 TensorWithPath = Tuple[str, torch.Tensor]  # ("past.0.key", tensor)
@@ -27,10 +29,10 @@ def leaves(value: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
     """Yield ``(path, value)`` of everything that is not a container, in order and at any depth.
 
     Containers are lists, tuples, mappings (so a transformers ``ModelOutput``) and dataclass instances. A container that
-    holds itself is yielded as a value where it comes up again.
+    holds itself is yielded as a value where it comes up again. No two values have the same path.
 
-    >>> list(leaves({"mask": None, "past": [1, 2]}))
-    [('mask', None), ('past.0', 1), ('past.1', 2)]
+    >>> list(leaves({"mask": None, "past": [1, 2], "a.b": 3, "a": {"b": 4}}))
+    [('mask', None), ('past.0', 1), ('past.1', 2), ("'a.b'", 3), ('a.b', 4)]
     """
     # A stack instead of recursion: users nest deeper than Python recurses.
     enclosing: List[int] = []  # ids of the containers around the current value, outermost first
@@ -56,7 +58,8 @@ def _children(value: Any) -> Optional[Iterable[Tuple[str, Any]]]:
     if isinstance(value, _PLAIN):
         return None
     if isinstance(value, Mapping):
-        return None if len(value) > LARGEST else [(str(key), child) for key, child in value.items()]
+        # A key with a dot in it, or `"1"` beside `1`, must not have the name of something else.
+        return None if len(value) > LARGEST else list(zip(name_keys(value), value.values()))
     if isinstance(value, (list, tuple)):
         return None if len(value) > LARGEST else [(str(place), child) for place, child in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -6,6 +6,7 @@ call has several *readings*, the likeliest first; the first that reproduces what
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import operator
@@ -15,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Seq
 import torch
 
 from precflow.agent.capture.operator_names import is_movement
+from precflow.agent.contract import split_path
 from precflow.agent.replay.calls import CannotCompute, RecordedCall, parse_argument
 from precflow.agent.replay.compositions import COMPOSITIONS
 from precflow.agent.replay.terms import TERMS
@@ -300,7 +302,7 @@ def assemble(
     root: Dict[str, Any] = {}
     for path, value in [*tensors.items(), *arguments.items()]:
         place = root
-        *outer, last = path.split(".")
+        *outer, last = split_path(path)
         for part in outer:
             place = place.setdefault(part, {})
         place[last] = _Leaf(value)
@@ -322,7 +324,11 @@ def _build(node: Any, containers: Callable[[Sequence[Any]], Any]) -> Any:
         return node.value
     if all(key.isdigit() for key in node):
         return containers([_build(node[key], containers) for key in sorted(node, key=int)])
-    return {key: _build(child, containers) for key, child in node.items()}
+    return {_read_key(key): _build(child, containers) for key, child in node.items()}
+
+
+def _read_key(name: str) -> str:
+    return str(ast.literal_eval(name)) if name[0] in "'\"" else name
 
 
 # Level `operator`: aten operators, whose declarations name every argument.

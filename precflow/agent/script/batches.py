@@ -68,7 +68,7 @@ class Batches:
         Raises:
             AgentError: ``workload``: it cannot be exchanged.
         """
-        given = {**{str(place): value for place, value in enumerate(positional)}, **keywords}
+        given: Dict[Any, Any] = {**dict(enumerate(positional)), **keywords}
         tensors = {path: leaf for path, leaf in leaves(given) if isinstance(leaf, torch.Tensor)}
         place = "call %d of step %d" % (call, step)
         self._check(tensors, place)
@@ -91,7 +91,7 @@ class Batches:
         if next(order, None) is not None:
             raise self._fail("%s is given tensors in a container that cannot be rebuilt" % place)
         keywords.update({name: changed[name] for name in keywords})
-        return tuple(changed[str(number)] for number in range(len(positional)))
+        return tuple(changed[number] for number in range(len(positional)))
 
     def note_output(self, output: Any) -> None:
         """Note the loss in what a model has returned."""

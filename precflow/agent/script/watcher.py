@@ -276,14 +276,15 @@ class Watcher:
         """Hash what a model is given: sides that were fed different batches cannot be compared."""
         if not any(True for _ in model.top.parameters()):
             return  # a loss is given what a model has computed
+        given: Dict[Any, Any]
         try:
             given = dict(inspect.signature(call.module.forward).bind(*call.positional, **call.keywords).arguments)
         except (TypeError, ValueError):  # the arguments do not fit; the call itself will raise the error
-            given = {**{str(place): value for place, value in enumerate(call.positional)}, **call.keywords}
+            given = {**dict(enumerate(call.positional)), **call.keywords}
         name = ("rank%d." % self.settings.rank if self.settings.rank else "") + "step%d" % self.steps.number
         name += ".call%d" % self._calls if self._calls else ""
         self._calls += 1
-        self.inputs.update(workload_model.hash_inputs({join_names(name, model.name): given})["entries"])
+        self.inputs.update(workload_model.hash_inputs(given, join_names(name, model.name))["entries"])
 
     # Steps
 

@@ -256,7 +256,7 @@ def _check_repeat(
 def _describe_what_is_left(run: RunContext, workload: Workload, training: Training, output: Any) -> Dict[str, str]:
     """Return what a step leaves behind, by name: its loss or output, weights and buffers, and the states of the generators."""
     left = {"loss": training.losses[-1].hex()} if training.losses else {}
-    outputs, weights = hash_inputs({"output": output})["entries"], hash_weights(workload.model)["entries"]
+    outputs, weights = hash_inputs(output, "output")["entries"], hash_weights(workload.model)["entries"]
     left.update({name: entry["content"] for name, entry in outputs.items()})
     left.update({"weight " + name: entry["content"] for name, entry in weights.items()})
     generators = determinism.read_generators(run.device)

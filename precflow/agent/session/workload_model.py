@@ -258,9 +258,14 @@ def hash_weights(model: torch.nn.Module) -> Dict[str, Any]:
     return _hash_tensors(chain(model.named_parameters(), model.named_buffers()))
 
 
-def hash_inputs(inputs: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return ``digest`` and ``entries`` of all tensors in the nested inputs; names are paths such as ``images.0``."""
-    return _hash_tensors((path, leaf) for path, leaf in leaves(inputs) if isinstance(leaf, torch.Tensor))
+def hash_inputs(inputs: Any, path: str = "") -> Dict[str, Any]:
+    """Return ``digest`` and ``entries`` of all tensors in the nested inputs; names are paths such as ``images.0``.
+
+    Args:
+        inputs: Nested tensors.
+        path: What all names begin with, such as ``step0``.
+    """
+    return _hash_tensors((name, leaf) for name, leaf in leaves(inputs, path) if isinstance(leaf, torch.Tensor))
 
 
 def _hash_tensors(named: Iterable[Tuple[str, torch.Tensor]]) -> Dict[str, Any]:

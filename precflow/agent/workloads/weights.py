@@ -28,11 +28,18 @@ def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ign
         ignored: Endings of keys that may be in the checkpoint and not in the model.
 
     Raises:
-        AgentError: ``workload``: no such file, unreadable, keys missing or left over, other shapes; names file, keys and
-            shapes.
+        AgentError: ``workload``: no such file, unreadable, keys missing, left over or there twice, other shapes; names
+            file, keys and shapes.
     """
     wanted = model.state_dict()
-    loaded = {_match_key(key, wanted, prefixes): value for key, value in read(path).items()}
+    loaded: Dict[str, torch.Tensor] = {}
+    meant: Dict[str, str] = {}  # key of the model -> key of the checkpoint
+    for key, value in read(path).items():
+        name = _match_key(key, wanted, prefixes)
+        if name in loaded:
+            message = "weights %s: both %s and %s are %s of the model" % (path, meant[name], key, name)
+            raise AgentError("workload", message, "which one is meant? remove the other from the checkpoint")
+        loaded[name], meant[name] = value, key
     misshapen = [key for key in wanted if key in loaded and wanted[key].shape != loaded[key].shape]
     problems = [
         *("%s has shape %s, expected %s" % (key, list(loaded[key].shape), list(wanted[key].shape)) for key in misshapen),
@@ -52,11 +59,16 @@ def read(path: str) -> Dict[str, torch.Tensor]:
     """Return all tensors of a checkpoint file, or of every shard of a folder.
 
     Raises:
-        AgentError: ``workload``: missing, truncated or of an unknown kind.
+        AgentError: ``workload``: missing, truncated or of an unknown kind, or a tensor is in two files.
     """
     tensors: Dict[str, torch.Tensor] = {}
     for file in find_files(os.path.expanduser(path)):
-        tensors.update(_read_file(file))
+        part = _read_file(file)
+        twice = sorted(tensors.keys() & part.keys())
+        if twice:
+            message = "weights %s: %s is in two of its files, the second is %s" % (path, twice[0], os.path.basename(file))
+            raise AgentError("workload", message, "copy the checkpoint again; were two saved into one folder?")
+        tensors.update(part)
     return tensors
 
 

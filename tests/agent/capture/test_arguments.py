@@ -18,6 +18,11 @@ def test_values_beside_tensors_go_by_path():
     assert others == {"0.0": "slice(None, None, None)", "0.2": "None", "state.n": "2"}
 
 
+def test_no_two_tensors_have_the_same_path():
+    tensors, _ = split_arguments((ONE, {"0": TWO}), {"0": TWO, "a.b": ONE, "a": {"b": TWO}})
+    assert [path for path, _ in tensors] == ["0", "1.'0'", "'0'", "'a.b'", "a.b"]
+
+
 def test_containers_without_tensors_are_one_argument():
     _, others = split_arguments(([1, 2], ()), {"shape": torch.Size([3, 4]), "options": {"a": 1}})
     assert others == {"0": "[1, 2]", "1": "()", "shape": "torch.Size([3, 4])", "options": "{'a': 1}"}

@@ -29,6 +29,7 @@ class Output:
         (UserDict(input_ids=ONE), {"input_ids": ONE}),
         (Output(ONE, (TWO, THREE)), {"hidden": ONE, "states.0": TWO, "states.1": THREE}),
         (Named(ONE, TWO), {"0": ONE, "1": TWO}),
+        ({1: ONE, "1": TWO, "a": {"b": THREE}, "a.b": ONE}, {"1": ONE, "'1'": TWO, "a.b": THREE, "'a.b'": ONE}),
         (None, {}),
         ("text", {}),
         ((), {}),

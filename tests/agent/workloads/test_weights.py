@@ -38,6 +38,17 @@ def test_a_safetensors_file(model, wanted, tmp_path):
     assert loaded(model)
 
 
+def test_two_tensors_for_one_weight_are_refused(model, wanted, tmp_path):
+    save_file({**wanted, "model.0.weight": torch.zeros(3, 2)}, tmp_path / "m.safetensors")
+    message = refused(model, tmp_path / "m.safetensors", prefixes=["model."])
+    assert message.endswith("both 0.weight and model.0.weight are 0.weight of the model")
+    for number in range(2):
+        save_file(wanted, tmp_path / f"part-{number}.safetensors")
+    index = {"weight_map": {"0.weight": "part-0.safetensors", "0.bias": "part-1.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert refused(model, tmp_path).endswith("is in two of its files, the second is part-1.safetensors")
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_a_folder(model, wanted, tmp_path, name):
     (save_file if name.endswith("s") else torch.save)(wanted, tmp_path / name)
