@@ -77,6 +77,7 @@ EMPTY_HEADER: Dict[str, Any] = {
     "inputs": {"digest": "", "entries": {}},
     "repeat": {"checked": False, "records": 0, "by": [], "different": []},
     "observer": {"checked": False, "step": 0, "different": []},
+    "ran": [],
     "losses": [],
     "loss_steps": [],
     "draws": [],

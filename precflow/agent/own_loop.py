@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from precflow.agent.devices.protocol import Device
 
+_MOST_LETTERS = 60  # of a text that an error repeats
 OneOrMore = Union[str, Sequence[str]]
 _DUMP_FILES = re.compile(
     r"%s|%s|facts\.json|agent\.log|rank\d+|(writer-rank\d+\.lock)|(last-call-rank\d+)|.*\.part" % (HEADER_FILE, ERROR_FILE)
@@ -87,6 +88,7 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
 
     if side not in ("reference", "target", "golden"):
         raise AgentError("bad_request", "side is %r; expected reference, target or golden" % (side,))
+    _check_kinds(model, folder, optimizer)
     device = _device_of(model)
     request = parse(
         {
@@ -149,7 +151,12 @@ class Recording:
         self._rank, self._ranks = _rank_and_size()
         self._inputs: Dict[str, Any] = {}
         self._losses: Dict[int, List[float]] = {}  # step -> what backward was called on, one number for each micro batch
-        self._calls = 0
+        self._calls = 0  # of the model in this step
+        self._calls_in_all = 0
+        self._records_before = 0  # this step
+        self._empty: List[int] = []  # recorded steps without a call of the model or any record
+        self._is_open = self._was_open = False
+        self._asked_whether_done = False  # the loop was told that it may end
         self._block = ExitStack()  # undone when the block ends
         self._watching = ExitStack()  # undone when a recorded step ends
 
@@ -161,18 +168,24 @@ class Recording:
     @property
     def done(self) -> bool:
         """Every requested step has been recorded, so the loop may end."""
-        return self.number > max(self._wanted)
+        is_done = self.number > max(self._wanted)
+        self._asked_whether_done |= is_done
+        return is_done
 
     def __enter__(self) -> Recording:  # noqa: PYI034  Self came with Python 3.11
         """Begin step 0.
 
         Raises:
-            AgentError: The folder cannot be written to, or holds something else.
+            AgentError: The folder cannot be written to, or holds something else; or the block was entered before.
         """
+        from precflow.agent.capture.module_hooks import watch_calls
         from precflow.agent.capture.recorder import Recorder
         from precflow.agent.dump.writer import Writer
         from precflow.agent.session import garbage, workload_model
 
+        if self._was_open:
+            message = "this recording has had its block, which can be entered once"
+            raise AgentError("bad_request", message, "call precflow.capture(...) anew for each `with` block")
         capturing = self._request.capture
         _prepare_folder(self.folder, overwrite=self._overwrite)
         self._writer = Writer(
@@ -195,6 +208,8 @@ class Recording:
             )
             self._weights = workload_model.hash_weights(self._model)
             self._block.enter_context(garbage.collect_rarely())
+            self._block.callback(watch_calls(self._model, self._before_call))
+            self._is_open = self._was_open = True
             self._begin_step()
         except BaseException as error:
             self._abandon(error)
@@ -213,9 +228,11 @@ class Recording:
             self._abandon(error)
             return
         try:
-            if self.number in self._wanted:
+            if self._has_run:  # the last step, which step() has not ended
                 self._end_step()
                 self.number += 1
+            self._is_open = False
+            self._watching.close()
             self._block.close()
             self._check_complete()
             self._seal()
@@ -227,18 +244,21 @@ class Recording:
         """Note that a step of the loop has ended.
 
         Raises:
-            AgentError: The dump cannot be written any further.
+            AgentError: The dump cannot be written any further, or the block has not begun or is over.
         """
+        if not self._is_open:
+            state = "is over" if self._was_open else "has not begun"
+            message = "step() was called outside of the block of precflow.capture, which %s: nothing would be recorded" % state
+            raise AgentError("bad_request", message, "with precflow.capture(...) as recording: ... recording.step()")
         self._end_step()
         self.number += 1
         self._begin_step()
 
     def _begin_step(self) -> None:
+        self._calls = 0
         if self.number not in self._wanted:
             return
-        self._calls = 0
-        # Before the recorder sets its own hooks: the inputs are hashed as the loop passes them.
-        self._watching.callback(self._model.register_forward_pre_hook(self._hash_inputs, with_kwargs=True).remove)
+        self._records_before = self.records
         self._recorder.begin_step(self.number)
         self._watching.enter_context(self._recorder.watch(self._model, self._optimizer))
         if set(self._request.capture.phase) != {FORWARD}:
@@ -252,12 +272,33 @@ class Recording:
         losses.start()
         self._watching.callback(losses.stop)
 
+    @property
+    def _has_run(self) -> bool:
+        """Something of the model was seen in the step that runs now."""
+        return bool(self._calls) or (self.number in self._wanted and self.records > self._records_before)
+
     def _end_step(self) -> None:
         if self.number in self._wanted:
+            if not self._has_run:
+                self._empty.append(self.number)
             self._watching.close()
             self._writer.close_step(self.number, self._rank)
 
-    def _hash_inputs(self, module: torch.nn.Module, arguments: Tuple[Any, ...], keywords: Dict[str, Any]) -> None:
+    def _before_call(self, module: torch.nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        """Count a call of the model, in any step, and hash what it is given in a recorded one.
+
+        It is called before any hook of the recorder, so that the inputs are those that the loop passes.
+        """
+        from precflow.agent.capture import autograd
+
+        if autograd.is_in_backward():  # a checkpoint around the model computes it again
+            return
+        if self.number in self._wanted:
+            self._hash_inputs(module, arguments, keywords)
+        self._calls += 1
+        self._calls_in_all += 1
+
+    def _hash_inputs(self, module: torch.nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Hash the inputs of a call of the model: two dumps are compared only if both sides were given the same."""
         from precflow.agent.session import workload_model
 
@@ -269,27 +310,54 @@ class Recording:
         name += "step%d" % self.number + (".call%d" % self._calls if self._calls else "")
         with self._recorder.without_recording():
             self._inputs.update(workload_model.hash_inputs(given, name)["entries"])
-        self._calls += 1
 
     def _check_complete(self) -> None:
+        """Make sure that each requested step was recorded, in the phases that were asked for.
+
+        Raises:
+            AgentError: ``workload``: what is missing, and what to do.
+        """
+        kind = type(self._model).__name__
+        if not self.records and not self._calls_in_all:
+            message = "nothing was recorded: no call of %s was seen inside the block" % kind
+            raise AgentError("workload", message, "pass the model whose forward the loop calls; check level, phase and scope")
         missed = sorted(number for number in self._wanted if number >= self.number)
         if missed:
-            steps = "step %d" % missed[0] if len(missed) == 1 else "steps %s" % ", ".join(map(str, missed))
-            message = "%s should have been recorded, but the loop ended after %d" % (steps, self.number)
+            message = "%s should have been recorded, but the loop ended after %d" % (_steps_in_words(missed), self.number)
             raise AgentError("workload", message, "call step() after each step of the loop, or ask for fewer: step=[0]")
+        if self._empty:
+            message = "%s should have been recorded, and no call of %s was seen there" % (_steps_in_words(self._empty), kind)
+            raise AgentError("workload", message, "call step() once after each step of the loop, or ask for other steps")
         if not self.records:
-            message = "nothing was recorded: no call of %s was seen inside the block" % type(self._model).__name__
-            raise AgentError("workload", message, "pass the model whose forward the loop calls; check level, phase and scope")
+            message = "nothing was recorded of the %d calls of %s inside the block" % (self._calls_in_all, kind)
+            raise AgentError("workload", message, "check level, phase and scope")
+        of_training = [phase for phase in self._request.capture.phase if phase != FORWARD]
+        if of_training and not self._recorder.phases.intersection(of_training):
+            phases = " and ".join(filter(None, (", ".join(of_training[:-1]), of_training[-1])))
+            message = "phase %s should have been recorded, and no backward ran in a recorded step" % phases
+            step = "call loss.backward() inside the block, before step(); or phase='forward' without an optimizer"
+            raise AgentError("workload", message, step)
 
     def _seal(self) -> None:
         from precflow.agent.session import workload_model
-        from precflow.agent.session.dump import build_header
+        from precflow.agent.session.dump import build_header, describe_run
 
         inputs: Dict[str, Any] = {}
         if self._rank:
             self._writer.finish()
         # Every other rank has finished its files before it arrives here, so rank 0 seals a complete dump.
-        of_ranks = _gather({"inputs": self._inputs, "losses": {step: sum(each) for step, each in self._losses.items() if each}})
+        own = {
+            "inputs": self._inputs,
+            "losses": {step: sum(each) for step, each in self._losses.items() if each},
+            # A loop that has asked whether it is done ends then, where another one goes on.
+            "ran": describe_run(
+                steps=self.number,
+                micro_batches=0,  # a loop does not say which calls are one
+                calls={"": self._calls_in_all},
+                whole=not self._asked_whether_done,
+            ),
+        }
+        of_ranks = _gather(own)
         for other in of_ranks:
             inputs.update(other["inputs"])
         if self._rank:
@@ -298,6 +366,7 @@ class Recording:
         steps = sorted(step for step in losses[0] if all(step in each for each in losses))
         header = build_header(self._request, self._device, weights=self._weights, inputs=workload_model.add_digest(inputs))
         header["capture"] = {**self._request.capture.to_plain(), "unmatched": self._selection.unmatched}
+        header["ran"] = [facts["ran"] for facts in of_ranks]
         header["losses"] = [sum(each[step] for each in losses) / len(losses) for step in steps]  # their mean, as of any ranks
         header["loss_steps"] = steps
         header["sites"] = [redaction.redact_text(site) for site in self._recorder.sites]
@@ -312,6 +381,34 @@ class Recording:
         if isinstance(error, AgentError):
             kind, message, step = error.kind, error.message, error.next_step
         self._writer.abandon({"kind": kind, "message": message, "next_step": step, "traceback": traceback.format_exc()})
+
+
+def _check_kinds(model: Any, folder: Any, optimizer: Any) -> None:
+    """Make sure that model, folder and optimizer are what they should be.
+
+    Raises:
+        AgentError: ``bad_request``: one of them is not.
+    """
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        message = "model is %s; expected the torch.nn.Module that the loop calls" % _describe_value(model)
+        raise AgentError("bad_request", message, 'precflow.capture(model, "dumps/target"): the model itself, and then a folder')
+    if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+        message = "folder is %s; expected a path" % _describe_value(folder)
+        raise AgentError("bad_request", message, 'precflow.capture(model, "dumps/target")')
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        message = "optimizer is %s; expected the torch.optim.Optimizer that the loop steps" % _describe_value(optimizer)
+        raise AgentError("bad_request", message, "a wrapper of a library holds one, often as its attribute `optimizer`")
+
+
+def _describe_value(value: Any) -> str:
+    """Return a value for people: a short text itself, of anything else its class."""
+    return repr(value) if isinstance(value, str) and len(value) <= _MOST_LETTERS else "a %s" % type(value).__name__
+
+
+def _steps_in_words(numbers: Sequence[int]) -> str:
+    return "step %d" % numbers[0] if len(numbers) == 1 else "steps %s" % ", ".join(map(str, numbers))
 
 
 def _as_list(words: OneOrMore) -> List[str]:

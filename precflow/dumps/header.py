@@ -18,7 +18,7 @@ from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
 _ADDED: Mapping[str, Any] = {
-    name: EMPTY_HEADER[name] for name in ("script", "observer", "loss_steps")
+    name: EMPTY_HEADER[name] for name in ("script", "observer", "ran", "loss_steps")
 }  # keys that older agents of this schema do not write, with their empty values
 _SIDES = ("reference", "target", "golden")
 
@@ -85,6 +85,23 @@ class ObserverCheck:
     checked: bool = False
     step: Count = 0
     different: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RanInAll:
+    """What one rank ran in all, recorded or not.
+
+    Attributes:
+        whole: It ran to its own end; otherwise it was ended after its last recorded step, and may have had more to do.
+        steps: Steps that it made.
+        micro_batches: Micro batches of all its steps.
+        calls: Name of a model -> calls of it, in training and in evaluation; the model without a name has ``""``.
+    """
+
+    whole: bool = True
+    steps: Count = 0
+    micro_batches: Count = 0
+    calls: Mapping[str, Count] = field(default_factory=dict)
 
 
 def describe_comparison(by: Collection[str]) -> str:
@@ -155,6 +172,7 @@ class Header:
         inputs: Content ids of the inputs, before casting.
         repeat: Outcome of the second run.
         observer: Outcome of the run without capture.
+        ran: What each rank ran in all; empty if the dump does not say.
         losses: One for each training step; of a script or a loop of one's own, one for each recorded step.
         loss_steps: The step of each loss; empty if they are counted from 0.
         draws: Random draws, in order.
@@ -187,6 +205,7 @@ class Header:
     inputs: ContentEntries = field(default_factory=ContentEntries)
     repeat: RepeatCheck = field(default_factory=RepeatCheck)
     observer: ObserverCheck = field(default_factory=ObserverCheck)
+    ran: tuple[RanInAll, ...] = ()
     losses: tuple[float, ...] = ()
     loss_steps: tuple[Count, ...] = ()
     draws: tuple[Mapping[str, Any], ...] = ()
@@ -321,6 +340,8 @@ def _convert(plain: Mapping[str, Any]) -> Header:
     for key in ("weights", "inputs"):
         for name, entry in dict(plain[key]["entries"]).items():
             _check_keys(entry, {attribute.name for attribute in fields(ContentEntry)}, f"{key}.entries.{name}.")
+    for rank, each in enumerate(plain["ran"]):
+        _check_keys(each, {attribute.name for attribute in fields(RanInAll)}, f"ran.{rank}.")
     _check_keys(plain["counts"], set(EMPTY_HEADER["counts"]), "counts.")
     msgspec.convert(plain["capture"], _CaptureSection)
     msgspec.convert(plain["emulate"], _Emulated)

@@ -74,6 +74,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     reference_dtype: str,
     target_dtype: str,
     blockers: Sequence[str] = (),
+    amounts: Sequence[str] = (),
     unrepeatable: Sequence[str] = (),
     other_settings: Mapping[str, Sequence[str]] = _NO_SETTINGS,
     second_pass: bool = False,
@@ -94,6 +95,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         reference_dtype: Floating point type of the reference's run.
         target_dtype: Floating point type of the target's run.
         blockers: What makes any verdict but "misaligned" impossible, in words.
+        amounts: What one side ran more of than the other, in words. Everything is judged as ever, and the run is not aligned.
         unrepeatable: ``side: identity`` of records that changed between two equal runs of one side. Such a record proves
             nothing by failing: if no other record fails, the run is inconclusive.
         other_settings: ``name: reference / target`` of settings that the optimizers of both sides have with other values. Such
@@ -152,6 +154,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     blind_phases = describe_blind_phases(measures, judged)
     gaps = [
         *blockers,
+        *amounts,
         *_describe_unrepeatable(unrepeatable),
         *([f"the optimizers have other settings: {'; '.join(open_settings)}"] if open_settings else []),
         *missing,

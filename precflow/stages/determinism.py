@@ -16,6 +16,7 @@ from precflow.dumps.header import describe_comparison
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.paired import see_through_rules
 from precflow.dumps.views.two_passes import count_unknown, find_unrepeated
+from precflow.environment.amounts import find_other_amounts
 from precflow.environment.reproduction import describe_copy, find_blockers, find_disturbance
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import is_given, open_dump, read_damage
@@ -37,6 +38,7 @@ class Reproduction:
         unchecked: Sides that were not run twice.
         disturbed: Sides that compute something else when they are watched, or were not checked though that was asked for; the
             verdict is not "aligned".
+        amounts: Steps, micro batches or calls that one side made more of; the verdict is not "aligned".
     """
 
     blockers: tuple[str, ...] = ()
@@ -45,6 +47,7 @@ class Reproduction:
     unseen: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     disturbed: tuple[str, ...] = ()
+    amounts: tuple[str, ...] = ()
 
 
 def read_reproduction(folder: Path) -> Reproduction:
@@ -74,6 +77,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
         unchecked=tuple(
             side for side, dump in (("reference", reference), ("target", target)) if not dump.header.repeat.checked
         ),
+        amounts=tuple(find_other_amounts(reference.header, target.header)),
         disturbed=tuple(
             filter(None, (find_disturbance(side, dump.header) for side, dump in (("reference", reference), ("target", target))))
         ),
@@ -158,8 +162,8 @@ def _describe(reproduction: Reproduction, same: Sequence[str], how: str) -> str:
         return in_the_way[0]
     if reproduction.unrepeatable:
         return f"{len(reproduction.unrepeatable)} records change between two equal runs"
-    if reproduction.disturbed or reproduction.unseen:
-        return (*reproduction.disturbed, *reproduction.unseen)[0]
+    if reproduction.disturbed or reproduction.unseen or reproduction.amounts:
+        return (*reproduction.disturbed, *reproduction.unseen, *reproduction.amounts)[0]
     words = ["seeds", *same]
     listed = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
     if reproduction.unchecked:

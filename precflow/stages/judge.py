@@ -112,6 +112,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
             *reproduction.disturbed,
             *(() if reproduction.blockers else find_other_averages(*evidence)),
         ),
+        amounts=reproduction.amounts,
         unrepeatable=reproduction.unrepeatable,
         other_settings={} if reproduction.blockers else find_other_numbers(*evidence),
         second_pass=second("compare") in needs,

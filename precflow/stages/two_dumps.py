@@ -203,6 +203,7 @@ def judge_dumps(  # noqa: PLR0913  each is a fact of its own
         reference_dtype=dtypes[0],
         target_dtype=dtypes[1],
         blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen, *reproduction.disturbed),
+        amounts=reproduction.amounts,
         unrepeatable=reproduction.unrepeatable,
         other_settings=other_settings or {},
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),

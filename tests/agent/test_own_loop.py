@@ -149,6 +149,12 @@ def test_an_exception_passes_and_the_dump_stays_unsealed(tmp_path):
         (lambda net, recorder: None, {}, "nothing was recorded: no call of Sequential was seen"),
         (lambda net, recorder: net(batch(0)), {"step": [0, 4]}, "step 4 should have been recorded, but the loop ended after 1"),
         (lambda net, recorder: net(batch(0)), {"step": [1, 4]}, "steps 1, 4 should have been recorded"),
+        (lambda net, recorder: (net(batch(0)), recorder.step()), {"step": [0, 1]}, "step 1 should have been recorded"),
+        (
+            lambda net, recorder: (net(batch(0)), recorder.step(), recorder.step(), net(batch(0))),
+            {"step": [0, 1]},
+            "step 1 should have been recorded, and no call of Sequential was seen there",
+        ),
     ],
 )
 def test_what_was_not_seen_is_no_dump(tmp_path, run, settings, message):
@@ -173,6 +179,68 @@ def test_a_wrong_argument_is_named_before_anything_is_written(tmp_path, settings
     with pytest.raises(precflow.AgentError, match=message):
         precflow.capture(model(), tmp_path / "dump", **settings)
     assert not (tmp_path / "dump").exists()
+
+
+def test_what_is_no_model_or_optimizer_is_named(tmp_path):
+    net = model()
+    for wrong, settings, message in (
+        ("model", {}, "model is 'model'; expected the torch.nn.Module that the loop calls"),
+        (net.forward, {}, "model is a method; expected the torch.nn.Module"),
+        (net, {"optimizer": "adam"}, "optimizer is 'adam'; expected the torch.optim.Optimizer"),
+    ):
+        with pytest.raises(precflow.AgentError, match=message):
+            precflow.capture(wrong, tmp_path / "dump", **settings)
+    with pytest.raises(precflow.AgentError, match="folder is a Sequential; expected a path"):
+        precflow.capture(net, net)
+    assert not (tmp_path / "dump").exists()
+
+
+def test_a_step_outside_of_the_block_is_refused(tmp_path):
+    net = model()
+    recording = precflow.capture(net, tmp_path / "dump")
+    with pytest.raises(precflow.AgentError, match="which has not begun: nothing would be recorded"):
+        recording.step()
+    with recording:
+        net(batch(0))
+    with pytest.raises(precflow.AgentError, match="which is over: nothing would be recorded"):
+        recording.step()
+    with pytest.raises(precflow.AgentError, match="can be entered once"), recording:
+        pass
+    assert Dump.open(tmp_path / "dump").sealed, "the dump is as it was sealed"
+
+
+def test_training_without_a_backward_is_no_dump_of_training(tmp_path):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    missing = "phase backward, gradient and optimizer should have been recorded, and no backward ran"
+    with pytest.raises(precflow.AgentError, match=missing), precflow.capture(net, tmp_path / "dump", optimizer=optimizer):
+        net(batch(0))
+    assert not (tmp_path / "dump" / "dump.json").exists()
+
+
+def called(folder, count, *, ask=False, step=(0, 1)):
+    """Record a loop that calls the model so many times, and ends where the recording is done if it asks."""
+    net = model()
+    with torch.no_grad(), precflow.capture(net, folder, step=step, detail="digest") as recorder:
+        for number in range(count):
+            if ask and recorder.done:
+                break
+            net(batch(number))
+            recorder.step()
+    return Dump.open(folder).header.ran
+
+
+def test_two_loops_that_call_the_model_another_number_of_times_are_never_aligned(tmp_path):
+    (three,) = called(tmp_path / "three", 3)
+    assert (three.whole, three.steps, three.calls) == (True, 3, {"": 3})
+    called(tmp_path / "four", 4)
+    (ended,) = called(tmp_path / "ended", 9, ask=True)
+    assert (ended.whole, ended.steps, ended.calls) == (False, 2, {"": 2})
+    compared = precflow.compare(tmp_path / "three", tmp_path / "four")
+    text = "the reference made 3 steps and the target 4"
+    assert (compared.verdict, compared.reasons) == ("inconclusive", (text,))
+    assert [finding.rule for finding in compared.findings] == ["PF115"]
+    assert precflow.compare(tmp_path / "four", tmp_path / "ended"), "the loop was told that it may end"
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):

@@ -32,6 +32,10 @@ else:
     _Partial = partial
 
 Undo = Callable[[], None]
+BeforeCall = Callable[[torch.nn.Module, Sequence[Any], Dict[str, Any]], None]
+"""Is given a module that is about to be called, and its positional and keyword arguments."""
+_Run = Callable[[Callable[..., Any], Sequence[Any], Dict[str, Any]], Any]
+"""Runs a call that it is given, with the arguments behind it."""
 
 _COMPILED_CALL = "_compiled_call_impl"  # what nn.Module calls instead of its forward; set by Module.compile()
 
@@ -121,12 +125,9 @@ class ModuleRecorder:
         return undo
 
     def _wrap(self, watched: WatchedModule) -> Undo:
-        """Replace the compiled call of a module: a hook would be compiled into it, or be refused (TorchScript)."""
         module = watched.module
-        original = module.__dict__.get(_COMPILED_CALL)
-        call = original or module._call_impl  # noqa: SLF001  what nn.Module itself calls
 
-        def run_watched(*positional: Any, **keywords: Any) -> Any:
+        def run_watched(call: Callable[..., Any], positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
             """Run the compiled code between what the hooks of another module would do."""
             self._before_forward(watched, module, positional, keywords)
             result = None
@@ -136,14 +137,7 @@ class ModuleRecorder:
                 self._after_forward(watched, module, positional, keywords, result)
             return result
 
-        def restore() -> None:
-            """Put the original call back."""
-            module.__dict__.pop(_COMPILED_CALL, None)
-            if original is not None:
-                module.__dict__[_COMPILED_CALL] = original
-
-        module.__dict__[_COMPILED_CALL] = run_watched
-        return restore
+        return _replace_call(module, run_watched)
 
     def _before_forward(
         self,
@@ -243,6 +237,43 @@ class ModuleRecorder:
             if id(tensor) not in unchanged:
                 views = storages_of(given for given, _ in module_call.given_versions if id(given) in unchanged)
                 self._lines.sources.note_output(tensor, (order, index), wrote=has_own_memory(tensor, views))
+
+
+def watch_calls(module: torch.nn.Module, before: BeforeCall) -> Undo:
+    """Have a function called before each call of a module, with its arguments; return what ends that.
+
+    It never becomes part of compiled code, and sees the arguments as the caller passes them.
+    """
+    if not _bypasses_hooks(module):
+        return module.register_forward_pre_hook(Hook(before), with_kwargs=True).remove
+
+    def run(call: Callable[..., Any], positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
+        """Run the compiled code after the function."""
+        before(module, positional, keywords)
+        return call(*positional, **keywords)
+
+    return _replace_call(module, run)
+
+
+def _replace_call(module: torch.nn.Module, run: _Run) -> Undo:
+    """Replace the compiled call of a module: a hook would be compiled into it, or be refused (TorchScript)."""
+    original = module.__dict__.get(_COMPILED_CALL)
+    call = original or module._call_impl  # noqa: SLF001  what nn.Module itself calls
+
+    def run_watched(*positional: Any, **keywords: Any) -> Any:
+        """Stand in for what ``Module.compile()`` has left there."""
+        return run(call, positional, keywords)
+
+    def restore() -> None:
+        """Put the original call back."""
+        if module.__dict__.get(_COMPILED_CALL) is not run_watched:
+            return  # somebody has compiled the module anew since
+        del module.__dict__[_COMPILED_CALL]
+        if original is not None:
+            module.__dict__[_COMPILED_CALL] = original
+
+    module.__dict__[_COMPILED_CALL] = run_watched
+    return restore
 
 
 def find_watched_modules(model: torch.nn.Module, prefix: str = "", *, compiles: bool = True) -> Iterator[WatchedModule]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from precflow.agent.capture.lineage import Sources, Storages, read_state
 from precflow.agent.capture.measurement_cache import NO_CONTENT, MeasurementCache
@@ -84,6 +84,7 @@ class Lines:
     Attributes:
         sources: Which call's output a tensor is.
         records: Number of tensor records so far, in all steps.
+        phases: Phases that have records so far, in all steps.
         before_reading: Called with the tensors that are about to be described.
         substitute: Called with what an operator returned, once it is described; see :data:`Substitute`.
     """
@@ -102,6 +103,7 @@ class Lines:
         self._storages = Storages()
         self.sources = Sources(self._storages)
         self.records = 0
+        self.phases: Set[str] = set()
         self.before_reading: Optional[Callable[[Sequence[torch.Tensor]], None]] = None
         self.substitute: Optional[Substitute] = None
         self._writer = writer
@@ -223,6 +225,7 @@ class Lines:
         order = self._order
         self._order += 1
         self.records += len(inputs) + len(outputs)
+        self.phases.add(heading.phase)
         self._pending.append((order, heading, inputs, outputs))
         if self._measurer.full or len(self._pending) >= MOST_LINES:
             self.flush()

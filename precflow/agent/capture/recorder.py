@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 from precflow.agent.capture import autograd, collectives
 from precflow.agent.capture.aten_operators import AtenMode, AtenRecorder
@@ -117,6 +117,11 @@ class Recorder:
     def records(self) -> int:
         """Number of records so far, in all steps: tensors that went into or came out of a recorded call."""
         return self._lines.records
+
+    @property
+    def phases(self) -> Set[str]:
+        """Phases that have records so far, in all steps."""
+        return self._lines.phases
 
     @property
     def contents(self) -> Dict[str, str]:

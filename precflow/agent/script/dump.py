@@ -48,7 +48,14 @@ from precflow.agent.script.seeds import find_seeds
 from precflow.agent.script.watcher import Settings, Watcher
 from precflow.agent.selection import check_scope_of
 from precflow.agent.session import faults, rank_group, workload_model
-from precflow.agent.session.dump import build_header, check_capture, describe_draws, make_random_numbers, open_writer
+from precflow.agent.session.dump import (
+    build_header,
+    check_capture,
+    describe_draws,
+    describe_run,
+    make_random_numbers,
+    open_writer,
+)
 from precflow.agent.session.noise import OF_WORKLOAD, write_outcome
 
 if TYPE_CHECKING:
@@ -201,12 +208,15 @@ class ScriptDump:
     def seal(self) -> None:
         """Seal before the script is stopped: what it does when it is stopped cannot be known."""
         try:
-            self._seal("stopped after its last recorded step")
+            self._seal(whole=False)
         except AgentError as problem:
             self._problem = problem
 
-    def _seal(self, end: str = "ran to its end") -> None:
+    def _seal(self, *, whole: bool = True) -> None:
         """Check that everything was recorded, keep the script's files, and seal the dump.
+
+        Args:
+            whole: The script ran to its end, and was not stopped after its last recorded step.
 
         Raises:
             AgentError: A step is missing, or nothing was recorded.
@@ -236,12 +246,20 @@ class ScriptDump:
                 "capture": {**request.capture.to_plain(), "unmatched": self._selection.unmatched},
                 "losses": [sum(watcher.losses[step]) for step in sorted(watcher.losses)],
                 "loss_steps": sorted(watcher.losses),
+                "ran": [
+                    describe_run(
+                        steps=watcher.steps.finished,
+                        micro_batches=sum(watcher.steps.micro_batches.values()),
+                        calls=watcher.calls,
+                        whole=whole,
+                    )
+                ],
                 "repeat": self._compare_with_first_run(),
                 "observer": self._compare_with_plain_run(),
                 "draws": draws,
                 "sites": [redaction.redact_text(site) for site in sites],
                 "seconds": dict(self._events.seconds),
-                "script": self._describe_run(end),
+                "script": self._describe_run("ran to its end" if whole else "stopped after its last recorded step"),
             },
         )
         self._is_sealed = True

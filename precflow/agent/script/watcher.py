@@ -102,6 +102,7 @@ class Watcher:
         settings: The settings.
         steps: The steps so far.
         models: The models so far.
+        calls: Name of a model that has weights -> its calls so far, recorded or not, in training and in evaluation.
         evaluations: Number of calls that were taken for evaluation and not recorded.
         elsewhere: Number of calls of models in other threads, which are not recorded.
         unseen: Names of parameters that got a gradient though no module that holds them was seen to run.
@@ -122,6 +123,7 @@ class Watcher:
     ) -> None:
         self.steps = Steps()
         self.models = Models()
+        self.calls: Dict[str, int] = {}
         self.evaluations = self.elsewhere = 0
         self.unseen: List[str] = []
         self.weights: Dict[str, Any] = {}
@@ -229,10 +231,13 @@ class Watcher:
         return changed
 
     def _find_model(self, module: torch.nn.Module, frame: FrameType) -> Model:
+        """Return the model whose call begins, and count the call."""
         known = len(self.models.known)
         model = self.models.find(module, frame)
         if len(self.models.known) > known:
             self._meet(model)
+        if any(True for _ in model.top.parameters()):
+            self.calls[model.name] = self.calls.get(model.name, 0) + 1
         return model
 
     def _meet(self, model: Model) -> None:

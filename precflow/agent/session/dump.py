@@ -146,6 +146,8 @@ def record(
                 **precision.describe(run.request.mixed_precision, workload.float32_modules, training.loss_scale),
             },
             "losses": training.losses,
+            # A workload has no end of its own: it is ended after the last recorded step.
+            "ran": [describe_run(steps=max(capture.step) + 1, whole=False)],
             "repeat": repeat,
             "observer": observer,
             "draws": draws,
@@ -287,6 +289,25 @@ def explain_user_errors() -> Iterator[None]:
         raise AgentError(kind, "the workload raised " + describe_error(error), step, traceback.format_exc()) from error
 
 
+def describe_run(
+    *, steps: int, micro_batches: Optional[int] = None, calls: Optional[Mapping[str, int]] = None, whole: bool = True
+) -> Dict[str, Any]:
+    """Return what a rank ran in all, recorded or not: two sides that ran another number of calls did not run the same.
+
+    Args:
+        steps: Steps that it made.
+        micro_batches: Those of all its steps; one a step if not given.
+        calls: Name of a model -> calls of it; one a step of the model without a name if not given.
+        whole: It ran to its own end, and was not ended after its last recorded step.
+    """
+    return {
+        "whole": whole,
+        "steps": steps,
+        "micro_batches": steps if micro_batches is None else micro_batches,
+        "calls": {"": steps} if calls is None else dict(calls),
+    }
+
+
 def check_capture(request: Request) -> None:
     """Make sure that this torch can record what the request asks for.
 
@@ -327,6 +348,7 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         "losses": [],
         "repeat": {"checked": False, "records": 0, "by": [], "different": []},
         "observer": dict(EMPTY_HEADER["observer"]),
+        "ran": [],
         "draws": [],
         "sites": [],
         "seconds": {},

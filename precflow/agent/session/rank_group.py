@@ -111,7 +111,7 @@ def seal(request: Request, writer: Writer, header: Mapping[str, Any]) -> None:
     if request.ranks == 1:
         writer.seal(header)
         return
-    own = {key: header[key] for key in ("weights", "inputs", "losses", "repeat", "observer")}
+    own = {key: header[key] for key in ("weights", "inputs", "losses", "repeat", "observer", "ran")}
     rank, own["loss_steps"] = rank_of(request), header.get("loss_steps") or list(range(len(header["losses"])))
     if rank:
         writer.finish()
@@ -176,6 +176,7 @@ def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
         "inputs": add_digest(inputs),
         "losses": [sum(each[step] for each in losses) / len(losses) for step in steps],
         "loss_steps": steps,
+        "ran": [each for facts in ranks for each in facts["ran"]],
         "repeat": {
             "checked": all(repeat["checked"] for repeat in repeats),
             "records": sum(repeat["records"] for repeat in repeats),

@@ -62,6 +62,9 @@ _RUN = {
     "changed_by_watching": EvidenceName(
         "computes something else when it is watched", "Side, and what differs from a run without capture."
     ),
+    "other_amounts": EvidenceName(
+        "ran in all", "Steps, micro batches or calls of a model that one side made more of, with the numbers of both."
+    ),
     "draws_patch": EvidenceName(
         "patch", "File in the folder of the report that makes the script draw on the CPU; empty if there is none."
     ),

@@ -4,6 +4,8 @@ import collections
 
 import pytest
 
+from precflow.environment.amounts import find_other_amounts
+
 PHASES = {"forward", "backward", "gradient", "optimizer"}
 NET = ["", "blocks.0", "first", "last"]  # some modules of the net
 
@@ -16,12 +18,18 @@ def case(name, *words, steps, micro=((0, 1),), modules=NET, needs="", **more):
 
 
 CASES = [
-    case("plain.py", steps=4, evaluations=4),
+    case("plain.py", steps=4, evaluations=4, calls={"": 6}),
     case("accumulate.py", steps=4, micro=((0, 2),)),
     case("scaled.py", steps=4, micro=((0, 1), (1, 2), (2, 1)), skipped=[1]),
     case("checkpointed.py", "kept", steps=4),
     case("checkpointed.py", "reentrant", steps=4),
-    case("adversarial.py", steps=4, micro=((0, 2), (1, 1), (2, 2), (3, 1)), modules=["critic", "critic.0", "generator"]),
+    case(
+        "adversarial.py",
+        steps=4,
+        micro=((0, 2), (1, 1), (2, 2), (3, 1)),
+        modules=["critic", "critic.0", "generator"],
+        calls={"generator": 2, "teacher": 2, "critic": 6},
+    ),
     case("two_optimizers.py", steps=4),
     case("closures.py", steps=2, micro=((0, 3),)),
     case("compiled.py", "model", steps=4, needs=COMPILER),
@@ -63,6 +71,9 @@ def test_a_script_keeps_its_bits_and_its_steps_are_recorded(
     assert [tuple(run) for run in header.script["micro_batches"]] == list(micro)
     assert header.script["skipped"] == more.get("skipped", [])
     assert header.script["evaluations"] == more.get("evaluations", 0)
+    (ran,) = header.ran
+    assert (ran.whole, ran.steps, ran.micro_batches) == (True, steps, sum(micro_batches(micro, steps)))
+    assert ran.calls == more.get("calls", ran.calls)
     calls = seen.dump.calls()
     assert {call.step for call in calls} == {0, 1}
     assert {call.phase for call in calls} == PHASES
@@ -81,12 +92,18 @@ def test_a_script_keeps_its_bits_and_its_steps_are_recorded(
     assert not [identity for identity, count in identities.items() if count > 1]
 
 
+def micro_batches(runs, steps):
+    return [max(run for run in runs if run[0] <= step)[1] for step in range(steps)]
+
+
 @pytest.mark.parametrize("name", ["plain.py", "accumulate.py", "adversarial.py", "closures.py"])
 def test_a_script_that_is_stopped_has_the_same_records(watch, watched_once, name):
     whole, stopped = watched_once(name), watch(name, workload={"stop_early": True})
     assert (whole.code, stopped.code) == (0, 0), stopped.log
     assert stopped.wrote is None or name == "closures.py"  # its last step is its last line
     assert stopped.dump.header.script["end"] == "stopped after its last recorded step" or name == "closures.py"
+    assert stopped.dump.header.ran[0].whole == (name == "closures.py")
+    assert find_other_amounts(whole.dump.header, stopped.dump.header) == [], "it was ended on purpose"
     assert stopped.dump.header.files.keys() == whole.dump.header.files.keys()
     assert contents(stopped) == contents(whole)
 

@@ -493,6 +493,7 @@ TABLE = [
         {"changed_by_watching": ["the target computes something else when it is watched: loss after step 0"]},
         {"changed_by_watching": []},
     ),
+    ("PF115", {"other_amounts": ["the reference made 5 steps and the target 7"]}, {"other_amounts": []}),
     ("PF808", {"batches_shuffled": True}, {"batches_shuffled": False}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_verdict": "aligned"}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_first_rel_error": 0.004}),

@@ -1,0 +1,69 @@
+"""Did both sides run as much: the same number of steps, micro batches and calls of each model, whatever part was recorded?
+
+Where one side makes a call more, the records of the steps that were recorded may all agree, and the sides still did not run
+the same: one token more was generated, one batch less was evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precflow.dumps.header import Header, RanInAll
+
+
+def find_other_amounts(reference: Header, target: Header) -> list[str]:
+    """Return what one side made more of than the other, in words with both numbers; empty if they made as much.
+
+    Nothing is said of sides with another number of ranks, which share the work otherwise, of different kinds of workload, and
+    after a gradient scaler has skipped other steps, since steps are no longer the same iterations then.
+
+    Args:
+        reference: Header of the reference's dump.
+        target: Header of the target's dump.
+    """
+    if len(reference.ran) != len(target.ran) or bool(reference.script) != bool(target.script):
+        return []
+    if reference.script.get("skipped", []) != target.script.get("skipped", []):
+        return []
+    ends = {max(header.capture.get("step") or (0,)) for header in (reference, target)}
+    found = []
+    for rank, (here, there) in enumerate(zip(reference.ran, target.ran, strict=True)):
+        texts = list(_compare(here, there, same_end=len(ends) == 1))
+        if texts:
+            found.append(f"{f'on rank {rank}, ' if rank else ''}the reference made {'; '.join(texts)}")
+    return found
+
+
+def _compare(here: RanInAll, there: RanInAll, *, same_end: bool) -> Iterator[str]:
+    """Yield ``5 steps and the target 7`` of each number that differs.
+
+    Args:
+        here: What a rank of the reference ran.
+        there: The same rank of the target.
+        same_end: Both were recorded up to the same step.
+    """
+
+    def differ(left: int, right: int) -> bool:
+        """Tell whether the whole numbers differ; of a side that was ended, what it made is the least that it had to do."""
+        if here.whole == there.whole:
+            return left != right and (here.whole or same_end)
+        return left > right if there.whole else right > left
+
+    if differ(here.steps, there.steps):
+        yield f"{_count(here.steps, 'step')} and the target {there.steps}"
+    elif here.micro_batches and there.micro_batches and differ(here.micro_batches, there.micro_batches):
+        yield f"{_count(here.micro_batches, 'micro batch', 'micro batches')} and the target {there.micro_batches}"
+    shared = here.calls.keys() & there.calls.keys()
+    for name in (name for name in here.calls if name in shared):
+        told = (here.calls[name], there.calls[name]) == (here.steps, there.steps)  # one call a step
+        if differ(here.calls[name], there.calls[name]) and not told:
+            yield f"{_count(here.calls[name], 'call')} of {name or 'its model'} and the target {there.calls[name]}"
+    alone = [{name: calls for name, calls in side.calls.items() if name not in shared} for side in (here, there)]
+    left, right = (sum(each.values()) for each in alone)
+    if differ(left, right):  # else the sides may have other names for the same models
+        names = ", ".join(name or "its model" for each in alone for name in each)
+        yield f"{_count(left, 'call')} of models that one side alone has ({names}) and the target {right}"
+
+
+def _count(number: int, one: str, several: str = "") -> str:
+    return f"{number} {one if number == 1 else several or one + 's'}"
