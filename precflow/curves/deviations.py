@@ -23,6 +23,8 @@ _SPIKE = 8.0  # times the usual distance from the median around; for normal nois
 _LEAST_SPIKE = 0.1  # of the median around: smaller ones are nothing to look at
 _AROUND = 25  # steps to each side of a spike that tell what is usual
 _BATCHES = 20  # means over this many parts tell how certain a mean is, although neighbouring steps depend on each other
+_ABOVE_NOISE = 5.0  # standard errors by which a stretch of steps has to be apart
+_CLEAR_BEGIN = 12.0  # F statistic from which on two constants fit better than one, the best of some places
 _DOUBTS = 3.0  # standard errors from which on a mean difference is no chance
 
 
@@ -63,6 +65,9 @@ class Deviations:
         smooth_rel_error: Largest relative difference of the smoothed curves.
         smooth_rel_step: Last step of the window where.
         parted_step: The step from which on the smoothed curves stay more than 1 % apart until the end; -1 if they do not.
+        apart_from: First step of the longest stretch in which the smoothed curves are more than 1 % apart; -1 without one.
+        apart_to: Its last step.
+        apart_at_once: They are apart there from one step to the next, and not little by little.
         mean_difference: Mean of the differences with their sign.
         mean_uncertainty: Its standard error, by the spread of means over 20 parts.
         above: Share of the steps at which the target is above the reference.
@@ -92,6 +97,9 @@ class Deviations:
     smooth_rel_error: float = 0.0
     smooth_rel_step: int = -1
     parted_step: int = -1
+    apart_from: int = -1
+    apart_to: int = -1
+    apart_at_once: bool = False
     mean_difference: float = 0.0
     mean_uncertainty: float = math.inf
     above: float = 0.0
@@ -129,6 +137,9 @@ def measure(joined: Joined) -> Deviations:
     window = choose_window(len(steps))
     smooth = [smooth_curve(values, window) for values in (reference, target)]
     apart = divide(np.abs(smooth[1] - smooth[0]), np.abs(smooth[0]))
+    stretches = _find_stretches(apart, divide(difference, np.abs(reference)), window)
+    longest = max(stretches, key=lambda one: one.last - one.first, default=None)
+    until_end = stretches[-1] if stretches and stretches[-1].last == len(steps) - 1 else None
     mean, uncertainty = estimate_mean(difference)
     above, below = int(np.count_nonzero(difference > 0)), int(np.count_nonzero(difference < 0))
     return replace(
@@ -147,7 +158,10 @@ def measure(joined: Joined) -> Deviations:
         window=window,
         smooth_rel_error=float(apart.max()),
         smooth_rel_step=int(steps[window - 1 :][np.argmax(apart)]),
-        parted_step=_find_parting(steps[window - 1 :], apart),
+        parted_step=int(steps[until_end.first]) if until_end else -1,
+        apart_from=int(steps[longest.first]) if longest else -1,
+        apart_to=int(steps[longest.last]) if longest else -1,
+        apart_at_once=longest is not None and longest.at_once,
         mean_difference=mean,
         mean_uncertainty=uncertainty,
         above=above / len(steps),
@@ -232,12 +246,62 @@ def _count_nonfinite(joined: Joined) -> Deviations:
     )
 
 
-def _find_parting(steps: Steps, apart: Values) -> int:
-    """Return the first step of the last stretch that is apart until the end; -1 if the end is not apart."""
-    near = np.flatnonzero(apart <= PARTED)
-    if not len(near):
-        return int(steps[0])
-    return -1 if near[-1] == len(steps) - 1 else int(steps[near[-1] + 1])
+@dataclass(frozen=True)
+class _Stretch:
+    """Steps in which two curves are apart, by their places; and whether they are so from one step to the next."""
+
+    first: int
+    last: int
+    at_once: bool
+
+
+def _find_stretches(apart: Values, relative: Values, window: int) -> list[_Stretch]:
+    """Return the stretches in which two curves are more than ``PARTED`` apart, in order.
+
+    Args:
+        apart: Relative deviation of the smoothed curves, one for each window.
+        relative: That of each step, with its sign; ``window - 1`` more than there are windows.
+        window: Steps of a window.
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], apart > PARTED, [False]))))
+    signed = np.clip(np.nan_to_num(relative, posinf=1.0, neginf=-1.0), -1.0, 1.0)  # a jump to ten times as much is a jump
+    # How far neighbouring steps are from each other, as a standard deviation if it is normal: what moves slowly is not in it.
+    noise = 1.4826 * float(np.median(np.abs(np.diff(signed)))) / math.sqrt(2) if len(signed) > 1 else 0.0
+    stretches = []
+    for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        first = _find_begin(signed, start, window)
+        # The end is the begin of the reversed curve.
+        last = len(signed) - 1 - _find_begin(signed[::-1], len(apart) - end, window)
+        last = max(first, last)
+        inside = signed[first : last + 1]
+        if abs(float(inside.mean())) < _ABOVE_NOISE * noise / math.sqrt(len(inside)):
+            continue  # single steps differ by so much that some of them in a row are apart by chance
+        sizes = np.abs(inside)
+        at_once = first > 0 and float(np.median(sizes[:3])) >= float(sizes.max()) / 2
+        stretches.append(_Stretch(first, last, at_once))
+    return stretches
+
+
+def _find_begin(relative: Values, start: int, window: int) -> int:
+    """Return the place at which curves begin to be apart, if their window from ``start`` on is the first that is.
+
+    A window is apart as soon as enough of its last steps are, and still has steps in it that are not. The begin is where two
+    constants, one before and one from there on, fit the steps around it best.
+    """
+    low, high = max(0, start - window), min(len(relative), start + 2 * window)
+    around = relative[low:high]
+    best, least = low, float(((around - around.mean()) ** 2).sum())
+    whole = least
+    for place in range(max(low + 1, start - window + 1), min(start + window, high)):
+        before, behind = relative[low:place], relative[place:high]
+        rest = float(((before - before.mean()) ** 2).sum() + ((behind - behind.mean()) ** 2).sum())
+        if rest < least and abs(float(before.mean())) <= PARTED:
+            best, least = place, rest
+    if start and best == low:
+        return start  # apart little by little, with nothing near before
+    # One step that is near by chance is no begin: the two constants have to explain far more than one does.
+    enough = start > 0 or (whole - least) * max(1, high - low - 2) > _CLEAR_BEGIN * least
+    return best if enough else low
 
 
 def _find_spikes(joined: Joined) -> tuple[Spike, ...]:

@@ -1,4 +1,4 @@
-"""How the difference of two curves grows: like the square root of the step, which is noise, or like the step, which is a bias.
+"""How the difference of two curves grows: like the root of the step, which is noise, like the step, a bias, or not at all.
 
 Rounding that errs to either side with every step adds up like a random walk, whose size grows like the square root of the step.
 An error that always points the same way adds up like the step itself (Higham and Mary, arXiv 2404.12556, for sums of rounding
@@ -12,6 +12,7 @@ The difference d is cut into at most 20 parts of L steps. With the means m_k of 
     noise     m_k changes less from part to part than m_k spreads: von Neumann's ratio of sum D_k^2 to sum (m_k - mean)^2, which
               is 2 for a difference that fluctuates around one value.
     faster    the exponent p of |d| ~ step^p is above 1.5: neither explains it.
+    shrinks   the exponent is below -0.4, or the line of a bias leads towards 0: nothing grows.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from precflow.curves.series import Steps, Values
 
 FEWEST = 30
 """Steps from which on anything is said about growth."""
-KINDS = ("none", "steady", "noise", "bias", "faster", "unknown")
+KINDS = ("none", "steady", "noise", "bias", "faster", "shrinks", "unknown")
 _PARTS = 20
 _FASTER = 1.5  # an exponent that a walk of 30 steps or more reaches once in a hundred times at most
+_SHRINKS = -0.4  # an exponent that a walk of 60 steps or more falls below once in a hundred times at most
 _SURE, _DOUBTFUL = 0.01, 0.05
 _WIDER = math.sqrt(1.5)
 _OFFSET = 1e-6  # of the difference: what varies less is rounding of the logged numbers, as where 0.1 was added to each
@@ -39,7 +41,7 @@ class Growth:
 
     Attributes:
         kind: ``none`` (no difference), ``steady`` (it fluctuates and does not grow), ``noise`` (like the square root of the
-            step), ``bias`` (like the step), ``faster`` than the step, or ``unknown``.
+            step), ``bias`` (like the step), ``faster`` than the step, ``shrinks``, or ``unknown``.
         steps: Steps that it was made of.
         per_step: How much the difference changes with a step, on average.
         per_step_uncertainty: Standard error of that.
@@ -98,6 +100,8 @@ def explain_growth(steps: Steps, difference: Values) -> Growth:
     walks = _is_walk(means)
     if means.std() < _OFFSET * sizes.max():
         kind = "steady"
+    elif exponent < _SHRINKS or (chance < _SURE and mean * means.mean() < 0 and sizes[-1] < sizes[0]):
+        kind = "shrinks"
     elif exponent > _FASTER and (walks or chance < _DOUBTFUL):
         kind = "faster"
     elif chance < _SURE:

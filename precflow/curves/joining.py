@@ -27,6 +27,7 @@ class Joined:
         gaps: Side -> steps between its first and last that the other side has, and that its own interval should have hit.
         notes: What a reader should know: restarts, duplicates, other intervals.
         restarts: Those of the notes that say where a log goes back to an earlier step.
+        resumed: Side -> steps with which its log goes on after it has gone back: the run was resumed there.
     """
 
     steps: Steps
@@ -38,6 +39,7 @@ class Joined:
     gaps: dict[str, Steps] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     restarts: tuple[str, ...] = ()
+    resumed: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of steps that both have."""
@@ -78,6 +80,7 @@ def join(reference: Series, target: Series) -> Joined:
         gaps={side: found for side, found in gaps.items() if len(found)},
         notes=tuple(notes),
         restarts=tuple(restarts.values()),
+        resumed={side: tuple(one.at for one in series.restarts) for side, series in sides.items() if series.restarts},
     )
 
 

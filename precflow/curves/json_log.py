@@ -21,8 +21,9 @@ from typing import Any
 
 import msgspec
 
+from precflow.agent import intake
 from precflow.curves.series import Series, make_series
-from precflow.curves.wanted import Wanted, find_column, find_step_column
+from precflow.curves.wanted import Wanted, find_column, find_step_column, parse_step
 from precflow.errors import CurveError
 
 _COUNTED = "it names no steps: they are counted from 0"
@@ -37,16 +38,23 @@ def read_json(text: str, wanted: Wanted, place: str) -> Series:
         CurveError: It is cut, is no JSON, or does not have the curve.
     """
     try:
-        return _read_document(json.loads(text), wanted, place)
-    except json.JSONDecodeError as error:
+        document = _decode(text, msgspec.json.Decoder().decode)
+    except ValueError as error:
         rows, notes = _read_lines(text)
         if not rows:
-            line = f"line {error.lineno}, column {error.colno}"
-            raise CurveError(
-                f"{place} is no whole JSON: {error.msg} at {line}, of {text.count(chr(10)) + 1} lines",
-                next_step="it may have been copied while the run was writing, or was cut: copy it again",
-            ) from error
+            raise _explain_unreadable(error, text, place) from error
         return _read_rows(rows, wanted, place, notes)
+    return _read_document(document, wanted, place)
+
+
+def _explain_unreadable(error: ValueError, text: str, place: str) -> CurveError:
+    lines = text.count("\n") + 1
+    if isinstance(error, json.JSONDecodeError):
+        return CurveError(
+            f"{place} is no whole JSON: {error.msg} at line {error.lineno}, column {error.colno}, of {lines} lines",
+            next_step="it may have been copied while the run was writing, or was cut: copy it again",
+        )
+    return CurveError(f"{place} cannot be read as JSON: {error}", next_step=f"expected {_SHAPES}")
 
 
 def _read_lines(text: str) -> tuple[list[Mapping[str, Any]], list[str]]:
@@ -58,7 +66,10 @@ def _read_lines(text: str) -> tuple[list[Mapping[str, Any]], list[str]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        row = _decode_line(line, decode)
+        try:
+            row = _decode(line, decode)
+        except ValueError:
+            row = None
         if isinstance(row, Mapping):
             rows.append(row)
         else:
@@ -75,14 +86,19 @@ def _read_lines(text: str) -> tuple[list[Mapping[str, Any]], list[str]]:
     return rows, notes
 
 
-def _decode_line(line: str, decode: Callable[[str], Any]) -> Any:
+def _decode(text: str, decode: Callable[[str], Any]) -> Any:
+    """Return the data of JSON, by the fast reader if that takes it: NaN and Infinity are no JSON, and Python writes them.
+
+    Raises:
+        ValueError: As :func:`precflow.agent.intake.parse_json`.
+    """
     try:
-        return decode(line)
-    except msgspec.DecodeError:  # NaN and Infinity are no JSON, and Python writes them
-        try:
-            return json.loads(line)
-        except json.JSONDecodeError:
-            return None
+        data = decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return intake.parse_json(text)
+    if text.count("[") + text.count("{") > intake.DEEPEST:  # a line of a log has one: nothing has to be walked for it
+        intake.check_depth(data)
+    return data
 
 
 def _read_document(data: Any, wanted: Wanted, place: str) -> Series:
@@ -120,7 +136,7 @@ def _read_mapping(data: Mapping[str, Any], wanted: Wanted, place: str) -> Series
                 next_step="it may have been cut: copy it again, or name the right columns"
                 f" (curves.{wanted.name}.column, curves.{wanted.name}.step_column)",
             )
-        return _make(_read_numbers(steps, step_column or "", place), values, column, place)
+        return _make(_read_steps(steps, step_column or "", place), values, column, place)
     return _read_list(values, wanted, place)
 
 
@@ -135,7 +151,7 @@ def _read_rows(rows: Sequence[Mapping[str, Any]], wanted: Wanted, place: str, no
     if without:
         notes = (*notes, f"{without} numbers have no {step_column} and are left out")
         having = [row for row in having if step_column in row]
-    steps = _read_numbers([row[step_column] for row in having], step_column, place)
+    steps = _read_steps([row[step_column] for row in having], step_column, place)
     return _make(steps, [row[column] for row in having], column, place, notes)
 
 
@@ -143,7 +159,7 @@ def _read_list(values: Sequence[Any], wanted: Wanted, place: str) -> Series:
     """Return the curve of a list of numbers, of pairs of step and number, or of TensorBoard's (time, step, number)."""
     if values and all(isinstance(row, list) and len(row) in (2, 3) for row in values):
         steps, numbers = [row[-2] for row in values], [row[-1] for row in values]
-        return _make(_read_numbers(steps, "step", place), numbers, wanted.name, place)
+        return _make(_read_steps(steps, "step", place), numbers, wanted.name, place)
     return _make(range(len(values)), values, wanted.name, place, (_COUNTED,))
 
 
@@ -155,6 +171,22 @@ def _make(steps: Sequence[float], values: Iterable[Any], column: str, place: str
         raise CurveError(f"{place}: {error}", next_step="name the column of the steps: curves.NAME.step_column") from error
 
 
+def _read_steps(values: Sequence[Any], column: str, place: str) -> list[float]:
+    """Return steps as floats.
+
+    Raises:
+        CurveError: One of them is no number.
+    """
+    try:
+        return list(map(parse_step, values))
+    except ValueError as error:
+        number, value = next((number, value) for number, value in enumerate(values, start=1) if not _is_number(value))
+        raise CurveError(
+            f"{place}: entry {number} of {column} is {_name_type(value)}, expected a step",
+            next_step="name the column that has the steps: curves.NAME.step_column",
+        ) from error
+
+
 def _read_numbers(values: Sequence[Any], column: str, place: str) -> list[float]:
     """Return values as floats: ``null``, which writers without NaN use for it, is NaN; numbers may be texts.
 
@@ -164,12 +196,20 @@ def _read_numbers(values: Sequence[Any], column: str, place: str) -> list[float]
     numbers: list[float] = []
     for number, value in enumerate(values, start=1):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            numbers.append(float(value))
+            numbers.append(_widen(value))
         elif value is None:
             numbers.append(math.nan)
         else:
             numbers.append(_parse_text(value, number, column, place))
     return numbers
+
+
+def _widen(value: float) -> float:
+    """Return a number as a float; an integer of more than 308 digits, as a run away loss may be logged, is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def _parse_text(value: Any, number: int, column: str, place: str) -> float:
@@ -182,6 +222,14 @@ def _parse_text(value: Any, number: int, column: str, place: str) -> float:
         f"{place}: entry {number} of {column} is {_name_type(value)}, expected a number",
         next_step="name the column that has the numbers: curves.NAME.column",
     )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        parse_step(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_step(key: str) -> bool:

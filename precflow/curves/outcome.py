@@ -11,9 +11,10 @@ import numpy as np
 
 from precflow.config.sections.standard_sections import LossLimits
 from precflow.curves.deviations import Deviations, find_scale_drops, measure
-from precflow.curves.growth import Growth, explain_growth
+from precflow.curves.growth import FEWEST, Growth, explain_growth
 from precflow.curves.joining import Joined, join
-from precflow.curves.limits import Held, check_whole, hold_to_limits, hold_to_standard
+from precflow.curves.limits import Held, check_whole, hold_to_limit, hold_to_standard
+from precflow.curves.relation import Relation, find_relation
 from precflow.curves.series import Series, Steps, Values
 
 LOSS = "loss"  # name of the curve that capture itself sees
@@ -52,10 +53,14 @@ class CurveOutcome:
         restarts: Those of the notes that say where a log goes back to an earlier step.
         standard: Name of the standard, ``""`` for none.
         limits: Plain limits by name.
+        met: The standard and each plain limit by name -> it is met, whatever the others say. Nothing is met where the curves
+            cannot be compared as a whole.
         sources: Side -> where the curve was read from.
         logged: Side -> number of steps that it has.
         found: How far the curves are apart.
-        growth: How the difference grows.
+        growth: How the difference grows; from where the curves are apart on, if they are so from one step to the next.
+        relation: The constant factor or amount that explains the difference.
+        resumed: Side whose log was resumed where the curves begin to be apart; ``""`` for neither.
         last_step: The last step that both have; -1 without any.
         shift: What to add to the target's steps so that the curves agree far better; 0 if nothing does.
         scale_drops: Side -> steps at which a loss scale was lowered; of a curve with ``scale`` in its name alone.
@@ -72,10 +77,13 @@ class CurveOutcome:
     restarts: tuple[str, ...] = ()
     standard: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
+    met: Mapping[str, bool] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     logged: Mapping[str, int] = field(default_factory=dict)
     found: Deviations = field(default_factory=Deviations)
     growth: Growth = field(default_factory=Growth)
+    relation: Relation = field(default_factory=Relation)
+    resumed: str = ""
     last_step: int = -1
     shift: int = 0
     scale_drops: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -109,10 +117,13 @@ def examine(  # noqa: PLR0913  each is a fact of its own, and all but three go b
     joined = _keep_first(whole, steps)
     found = measure(joined)
     others = [measure(join(reference, repeat)) for repeat in repeats]
-    held = check_whole(name, joined, found, steps=steps) + hold_to_limits(name, limits, found)
+    complete = check_whole(name, joined, found, steps=steps)
+    each = {limit: hold_to_limit(name, limit, value, found) for limit, value in limits.items()}
     if standard is not None:
         by_standard = hold_to_standard(name, standard.limits, found, others)
-        held += Held(*(tuple(f"{standard.name}: {text}" for text in texts) for texts in vars(by_standard).values()))
+        texts = (tuple(f"{standard.name}: {text}" for text in said) for said in vars(by_standard).values())
+        each[standard.name] = Held(*texts)
+    held = sum(each.values(), complete)
     shift = find_shift(reference, target)
     notes = [*joined.notes, *held.notes]
     if whole.started and not joined.started:  # the steps that were asked for are those from there on
@@ -132,10 +143,13 @@ def examine(  # noqa: PLR0913  each is a fact of its own, and all but three go b
         restarts=joined.restarts,
         standard=standard.name if standard else "",
         limits=dict(limits),
+        met={limit: bool(found.compared) and complete.is_met and one.is_met for limit, one in each.items()},
         sources={"reference": reference.source, "target": target.source},
         logged={"reference": len(reference), "target": len(target)},
         found=found,
-        growth=explain_growth(joined.steps[finite], (joined.target - joined.reference)[finite]),
+        growth=_explain_growth(joined.steps[finite], (joined.target - joined.reference)[finite], found),
+        relation=find_relation(joined.reference[finite], joined.target[finite]),
+        resumed=_find_resumed(joined, found),
         last_step=int(joined.steps[-1]) if len(joined) else -1,
         shift=shift,
         scale_drops={side: find_scale_drops(series.steps, series.values) for side, series in scales.items()},
@@ -143,6 +157,24 @@ def examine(  # noqa: PLR0913  each is a fact of its own, and all but three go b
         repeats=len(others),
         points=choose_points(joined),
     )
+
+
+def _explain_growth(steps: Steps, difference: Values, found: Deviations) -> Growth:
+    """Explain how a difference grows, without the steps before a jump: what was equal and then is not looks like growth."""
+    behind = steps >= found.apart_from
+    if found.apart_at_once and np.count_nonzero(behind) >= FEWEST:
+        return explain_growth(steps[behind], difference[behind])
+    return explain_growth(steps, difference)
+
+
+def _find_resumed(joined: Joined, found: Deviations) -> str:
+    """Return the side whose log was resumed at the step from which on the curves are apart; ``""`` for neither or both."""
+    if found.apart_from <= found.first_step:
+        return ""
+    place = int(np.searchsorted(joined.steps, found.apart_from))
+    around = joined.steps[max(0, place - 1) : place + 2]  # a step before or behind: one number may be near by chance
+    sides = [side for side, steps in joined.resumed.items() if any(around[0] <= step <= around[-1] for step in steps)]
+    return sides[0] if len(sides) == 1 else ""
 
 
 def lacking(name: str, why: str) -> CurveOutcome:
@@ -206,4 +238,5 @@ def _keep_first(joined: Joined, steps: int) -> Joined:
         gaps=gaps,
         notes=joined.notes,
         restarts=joined.restarts,
+        resumed=joined.resumed,
     )

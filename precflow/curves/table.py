@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from precflow.curves.series import Series, make_series
-from precflow.curves.wanted import Wanted, find_column, find_step_column
+from precflow.curves.wanted import Wanted, find_column, find_step_column, parse_step
 from precflow.errors import CurveError
 
 _SEPARATORS = ",\t;"
@@ -42,7 +42,13 @@ def read_table(text: str, wanted: Wanted, place: str, separator: str) -> Series:
     Raises:
         CurveError: It does not have the curve, or holds something else than numbers.
     """
-    rows = list(csv.reader(io.StringIO(text), delimiter=separator))
+    try:
+        rows = list(csv.reader(io.StringIO(text), delimiter=separator))
+    except csv.Error as error:
+        raise CurveError(
+            f"{place} is no table that can be read: {error}",
+            next_step="give the log of a run as CSV, JSON, or text with a pattern",
+        ) from error
     names = [name.strip() for name in rows[0]] if rows else []
     column = find_column(wanted, names, place)
     step_column = find_step_column(wanted, names, place)
@@ -61,12 +67,19 @@ def read_table(text: str, wanted: Wanted, place: str, separator: str) -> Series:
         notes.append("it names no steps: they are counted from 0")
         steps: Sequence[float] = range(len(having))
     else:
-        steps = _parse([row[step_place] for row in having], step_column, place)
+        steps = _parse_steps([row[step_place] for row in having], step_column, place)
     try:
         return make_series(steps, values, source=f"{place}, {column}", notes=notes)
     except ValueError as error:
         message = f"{place}: {error} in column {step_column}"
         raise CurveError(message, next_step=f"name the column of the steps: curves.{wanted.name}.step_column=NAME") from error
+
+
+def _parse_steps(cells: Sequence[str], column: str, place: str) -> list[float]:
+    try:
+        return [parse_step(cell) for cell in cells]
+    except ValueError:
+        return _parse(cells, column, place)
 
 
 def _parse(cells: Sequence[str], column: str, place: str) -> list[float]:

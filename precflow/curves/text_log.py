@@ -34,7 +34,7 @@ _AROUND = " \t,;|()[]{}'\""  # marks that `\S+` takes along with a number
 
 
 class Pattern(NamedTuple):
-    """A pattern that is ready: its expression, its name if it is a shipped one, and whether steps are counted."""
+    """A pattern that is ready: its expression, its name if it is a shipped one, and whether steps may be counted."""
 
     expression: re.Pattern[str]
     name: str
@@ -84,10 +84,15 @@ def read_text(path: Path, wanted: Wanted, place: str) -> Series:
     if bad.any():
         first = values[int(np.argmax(bad))]
         notes.append(f"{np.count_nonzero(bad)} matches are no numbers and left out, the first is {first[:40]!r}")
-    if pattern.counted:
+    unnumbered = np.array([not step for step in found["step"]])
+    if pattern.counted and unnumbered.all():
         notes.append("its lines name no steps: they are counted from 1")
         numbered: Values = np.arange(1, len(values) + 1, dtype=np.float64)
     else:
+        if pattern.counted and unnumbered.any():
+            notes.append(f"{np.count_nonzero(unnumbered)} numbers have no step and are left out")
+            bad |= unnumbered
+            found["step"] = [step or "0" for step in found["step"]]
         numbered = _number_steps(found, wanted, place)
     try:
         return make_series(numbered[~bad], numbers[~bad], source=source, notes=notes)
@@ -102,9 +107,6 @@ def _find_all(path: Path, expression: re.Pattern[str]) -> dict[str, list[str]]:
     for block in _read_blocks(path):
         with _limiting():
             matches = expression.findall(block)
-        if matches and isinstance(matches[0], str):  # of an expression with one group
-            found["value"] += matches
-            continue
         for name, texts in found.items():
             place = groups[name] - 1
             texts += [match[place] for match in matches]

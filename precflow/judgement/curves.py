@@ -43,8 +43,9 @@ def collect_curves(outcomes: Sequence[CurveOutcome]) -> JudgedCurves:
     """Put all curves of a run together."""
     met = []
     for one in outcomes:
-        held = [*([one.standard] if one.standard else []), *(f"{limit} <= {value:.3g}" for limit, value in one.limits.items())]
-        met += [(f"{one.name}: {text}", one.verdict == "aligned") for text in held]
+        held = {one.standard: one.standard} if one.standard else {}
+        held |= {limit: f"{limit} <= {value:.3g}" for limit, value in one.limits.items()}
+        met += [(f"{one.name}: {text}", one.met.get(limit, False)) for limit, text in held.items()]
     return JudgedCurves(
         failed=tuple(text for one in outcomes for text in one.failed),
         missing=tuple(text for one in outcomes for text in one.missing),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from precflow.curves.deviations import Deviations
 from precflow.curves.growth import FEWEST, Growth
 from precflow.curves.outcome import CurveOutcome, Point
 from precflow.report import wording
@@ -40,7 +41,8 @@ class Picture:
         values: Marks on the axis of the upper picture.
         decades: Marks on the axis of the lower picture.
         limit: Height of the limit on the largest difference in the lower picture; ``None`` without one.
-        parted: Place along the steps from which on they stay apart; ``None`` if they do not.
+        parted: Place along the steps at which the longest stretch begins in which they are apart; ``None`` without one.
+        stretch: In which steps they are apart, in words; ``""`` if they are not.
         summary: The picture in one sentence, for those who cannot see it.
         width: Of both pictures.
     """
@@ -55,6 +57,7 @@ class Picture:
     decades: tuple[Tick, ...]
     limit: float | None
     parted: float | None
+    stretch: str
     summary: str
     width: int = WIDTH
 
@@ -84,11 +87,22 @@ def describe_curve(one: CurveOutcome) -> str:
     parts = [
         f"max |difference| {wording.number(found.max_abs_error)} at step {found.max_abs_step}",
         f"first {wording.number(found.first_abs_error)}",
-        f"mean {100 * found.mean_rel_error:.3g} % of the reference",
     ]
-    if found.parted_step >= 0:
-        parts.append(f"apart from step {found.parted_step} on")
+    if one.relation.kind:
+        parts.append(f"{one.relation.words} at every step")
+    else:
+        parts.append(f"mean {100 * found.mean_rel_error:.3g} % of the reference")
+    if not one.relation.kind and found.apart_from >= 0:
+        parts.append(describe_stretch(found))
     return "   ".join([*parts, f"{wording.plural(found.compared, 'step')}"])
+
+
+def describe_stretch(found: Deviations) -> str:
+    """Return from which step on, or from which to which, two curves are apart; ``""`` if they are not."""
+    if found.apart_from < 0:
+        return ""
+    until_end = found.apart_from == found.parted_step
+    return f"apart from step {found.apart_from} {'on' if until_end else f'to {found.apart_to}'}"
 
 
 def describe_growth(growth: Growth) -> str:
@@ -104,6 +118,7 @@ def describe_growth(growth: Growth) -> str:
         "steady": "it does not grow: it fluctuates around one value",
         "noise": f"like the square root of the step, which is noise: {walk} times that root",
         "bias": f"like the step, which is a bias: {slope}",
+        "shrinks": "it does not grow: it shrinks",
         "faster": f"faster than the step, like its power {growth.exponent:.2g}: neither noise nor a bias",
     }[growth.kind]
 
@@ -165,7 +180,8 @@ def draw_curve(one: CurveOutcome, axes: Axes | None = None, width: int = WIDTH) 
         values=tuple(Tick(upper(value), wording.number(value)) for value in choose_values(low, high)),
         decades=tuple(Tick(lower(10.0**exponent), f"1e{exponent}") for exponent in exponents),
         limit=lower(limit) if limit else None,
-        parted=across(one.found.parted_step) if one.found.parted_step >= 0 else None,
+        parted=across(one.found.apart_from) if one.found.apart_from >= 0 else None,
+        stretch=describe_stretch(one.found),
         summary=f"{one.name} of both sides: {describe_curve(one)}. Growth of the difference: {describe_growth(one.growth)}.",
         width=width,
     )

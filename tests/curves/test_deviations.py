@@ -102,10 +102,33 @@ def test_the_step_where_they_part_for_good():
     reference, target = training_run(noise=0)
     assert compare(reference, target).parted_step == -1
     target[300:320] += 1  # parts and comes back
-    assert compare(reference, target).parted_step == -1
+    found = compare(reference, target)
+    assert (found.parted_step, found.apart_from, found.apart_to) == (-1, 300, 319)
     target[700:] += 1
-    assert 690 <= compare(reference, target).parted_step <= 705
-    assert compare([1.0] * 100, [2.0] * 100).parted_step == 4  # the last step of the first window of five
+    found = compare(reference, target)
+    assert (found.parted_step, found.apart_from, found.apart_to, found.apart_at_once) == (700, 700, 999, True)
+    found = compare([1.0] * 100, [2.0] * 100)  # from the first step, not from the end of the first window
+    assert (found.parted_step, found.apart_from, found.apart_at_once) == (0, 0, False)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.005, 0.02])
+@pytest.mark.parametrize("begin", [1, 3, 60, 333, 990])
+def test_curves_are_apart_from_where_they_jump(noise, begin):
+    steps = np.arange(1000)
+    generator = np.random.default_rng(begin)
+    reference = 2 + 8 * 0.995**steps
+    target = reference * (1 + noise * generator.normal(size=1000)) * np.where(steps >= begin, 1.2, 1.0)
+    found = compare(reference, target)
+    assert found.apart_from == begin if noise < 0.02 or begin > 3 else found.apart_from <= begin
+    assert found.apart_to == 999
+
+
+def test_noise_of_single_steps_is_no_stretch_in_which_they_are_apart():
+    for seed in range(50):
+        generator = np.random.default_rng(seed)
+        reference = 2 + 8 * 0.97 ** np.arange(120)
+        found = compare(reference, reference * (1 + 0.02 * generator.normal(size=120)))
+        assert (found.apart_from, found.parted_step) == (-1, -1)
 
 
 def test_spikes_of_one_side():

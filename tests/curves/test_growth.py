@@ -63,6 +63,16 @@ def test_a_line_that_is_too_short_is_not_called_noise():
     assert kinds["noise"] + kinds["steady"] <= 0.03 * DRAWS
 
 
+@pytest.mark.parametrize("count", [60, 1000])
+def test_what_shrinks_does_not_grow(count):
+    steps = np.arange(count)
+    noise = np.random.default_rng(3).normal(size=count)
+    for shape in (np.exp(-5 * steps / count), 1 - steps / (2 * count), -1 + steps / (2 * count)):
+        assert explain_growth(steps, shape + 0.02 * noise).kind == "shrinks"
+    assert explain_growth(steps, (np.exp(-5 * steps / count) + 0.02) * noise).kind == "shrinks"
+    assert explain_growth(steps, steps / count - 0.3 + 0.02 * noise).kind == "bias"  # through 0, and away from it
+
+
 def test_an_explosion_is_neither():
     kinds = count_kinds(lambda random, steps: np.exp(8 * steps / len(steps)) * (1 + random.normal(size=len(steps)) / 10), 300)
     assert kinds == {"faster": DRAWS}

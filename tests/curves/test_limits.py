@@ -8,7 +8,7 @@ import pytest
 from precflow.config.sections.standard_sections import Deviation, LossLimits
 from precflow.curves.deviations import Deviations, measure
 from precflow.curves.joining import join
-from precflow.curves.limits import LIMITS, hold_to_limits, hold_to_standard
+from precflow.curves.limits import LIMITS, hold_to_limit, hold_to_standard
 from precflow.curves.outcome import HeldStandard, choose_points, examine, find_shift
 from precflow.curves.series import make_series
 from precflow.judgement import standards
@@ -30,8 +30,17 @@ def standard(name):
 def test_each_limit_at_its_edge(limit):
     found = measure(join(series([1.0, 2.0]), series([1.25, 2.75])))
     value = getattr(found, limit)
-    assert not hold_to_limits("loss", {limit: value}, found).failed
-    assert hold_to_limits("loss", {limit: np.nextafter(value, 0)}, found).failed
+    assert not hold_to_limit("loss", limit, value, found).failed
+    assert hold_to_limit("loss", limit, float(np.nextafter(value, 0)), found).failed
+
+
+def test_each_limit_is_judged_alone():
+    met = outcome(
+        [1.0, 1.0], [1.001, 1.0], limits={"max_abs_error": 1e-4, "mean_rel_error": 0.1}, standard=standard("loss_1_percent")
+    ).met
+    assert met == {"max_abs_error": False, "mean_rel_error": True, "loss_1_percent": True}
+    cut = outcome([1.0, 1.0, 1.0], [1.001, 1.0], limits={"max_abs_error": 1.0}, standard=standard("loss_1_percent"))
+    assert not any(cut.met.values())  # a curve that is cut meets nothing
 
 
 def test_a_curve_within_its_limits_is_aligned_and_one_beyond_is_not():

@@ -56,6 +56,22 @@ WHOLE = {
         f"INFO - {{ Epoch:[  1/  2], step:[ {step:4d}/ 6500], loss: {loss}, time: 12ms, lr: 1e-06, global_norm: [4.3]\n"
         for step, loss in zip(STEPS, LOSSES, strict=True)
     ),
+    "step behind the loss.log": "".join(
+        f"{{'loss': {loss}, 'epoch': 0.01, 'step': {step}}}\n" for step, loss in zip(STEPS, LOSSES, strict=True)
+    ),
+    "step of all.log": "".join(
+        f"{{'loss': '{loss}', 'grad_norm': 1.2, 'global_step/max_steps': '{step}/120', 'train_speed(iter/s)': 0.2}}\n"
+        f"Train:   1%|#   | {step}/120 [01:02<09:01,  4.7s/it]\n"
+        for step, loss in zip(STEPS, LOSSES, strict=True)
+    ),
+    "step of all.jsonl": "".join(
+        json.dumps({"loss": loss, "global_step/max_steps": f"{step}/120"}) + "\n"
+        for step, loss in zip(STEPS, LOSSES, strict=True)
+    ),
+    "step of all.csv": "loss,step\n2.5,1/3\n2.25,2/3\n1.75,3/3\n",
+    "own loop, loss first.log": "".join(
+        f"loss {loss} (step {step}/3), step time 0.4 s\n" for step, loss in zip(STEPS, LOSSES, strict=True)
+    ),
     "hugging_face.log": "".join(
         f"{{'loss': {loss}, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.01}}\n" for loss in LOSSES
     ),
@@ -203,6 +219,15 @@ BAD = {
     "loss has 3 numbers and step has 2": ("a.json", '{"loss": [1, 2, 3], "step": [1, 2]}', LOSS),
     "entry 2 of loss is the text 'two', expected a number": ("a.json", '{"loss": [1, "two"]}', LOSS),
     "entry 1 of loss is true or false": ("a.json", '{"loss": [true]}', LOSS),
+    "nested too deeply": ("a.json", "[" * 100_000, LOSS),
+    "a.jsonl cannot be read as JSON": ("a.jsonl", '{"loss": ' + "[" * 100_000 + "\n", LOSS),
+    "number 1e400 is beyond what a float64 holds": ("a.json", '{"loss": [1e400]}', LOSS),
+    "has 5000 digits": ("a.json", '{"loss": [1], "step": [' + "9" * 5000 + "]}", LOSS),
+    "expected whole numbers as steps, got inf": ("a.csv", "step,loss\n" + "9" * 5000 + ",1\n", LOSS),
+    "is no table that can be read: field larger": ("a.csv", "step,loss\n1," + "2" * 200_000 + "\n", LOSS),
+    "a.csv has 2 columns loss": ("a.csv", "step,loss,loss\n1,2,3\n", LOSS),
+    "a.csv has 2 columns step": ("a.csv", "step,step,loss\n1,2,3\n", LOSS),
+    "entry 1 of step is the text '1/x', expected a step": ("a.json", '{"loss": [1], "step": ["1/x"]}', LOSS),
     "entry 2 of column loss is 'two'": ("a.csv", "step,loss\n1,1\n2,two\n", LOSS),
 }
 

@@ -158,11 +158,14 @@ _RUN = {
     "curve_parted_step": EvidenceName(
         "they part at step", "From there the smoothed curves stay more than 1 % apart; -1 if they do not."
     ),
+    "curve_apart_from": EvidenceName("apart from step", "Begin of the longest stretch in which they are; -1 without one."),
+    "curve_apart_to": EvidenceName("apart to step", "The last step of that stretch."),
     "curve_mean_difference": EvidenceName("mean difference", "Target minus reference, with its sign."),
     "curve_one_sided": EvidenceName("to one side", "The mean difference is more than three times its uncertainty."),
     "curve_above": EvidenceName("steps with the target above", "Share of the steps, 0 to 1."),
     "curve_growth": EvidenceName(
-        "growth of the difference", "none, steady, noise (like the root of the step), bias (like the step), faster, unknown."
+        "growth of the difference",
+        "none, steady, noise (like the root of the step), bias (like the step), faster, shrinks, unknown.",
     ),
     "curve_per_step": EvidenceName("change with each step", "Of the difference, on average."),
     "curve_per_root_step": EvidenceName("times the root of the step", "Size of the difference as a random walk."),
@@ -178,6 +181,14 @@ _RUN = {
     "curve_first_nonfinite_side": EvidenceName("on", "reference, target or both."),
     "curve_spikes_reference": EvidenceName("steps with a spike on the reference alone", "In order; of both sides at most 20."),
     "curve_spikes_target": EvidenceName("steps with a spike on the target alone", "The same on the target."),
+    "curve_relation": EvidenceName("the target is", "The factor or the amount in words, with four digits; else empty."),
+    "curve_factor": EvidenceName("target / reference at every step", "If one factor explains the whole difference; else 0."),
+    "curve_integer": EvidenceName("factor, or its inverse, is the whole number", "0 if neither is one."),
+    "curve_offset": EvidenceName("target - reference at every step", "If one amount explains the whole difference; else 0."),
+    "curve_left": EvidenceName("left unexplained by it", "Share of the difference, by root mean square, 0 to 1."),
+    "curve_resumed": EvidenceName(
+        "resumed where they part", "The side whose log was resumed at the step from which on the curves are apart; else empty."
+    ),
     "curve_restarts": EvidenceName("resumed", "Where a log goes back to an earlier step, in words."),
     "scale_drops_reference": EvidenceName(
         "steps at which the reference lowers its loss scale", "An optimizer step was skipped there because of an overflow."

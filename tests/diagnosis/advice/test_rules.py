@@ -51,6 +51,8 @@ RUN = {
     "curve_mean_rel_error": 1e-5,
     "curve_smooth_rel_error": 1e-5,
     "curve_parted_step": -1,
+    "curve_apart_from": -1,
+    "curve_apart_to": -1,
     "curve_mean_difference": 0.0,
     "curve_one_sided": False,
     "curve_above": 0.5,
@@ -67,6 +69,12 @@ RUN = {
     "curve_first_nonfinite_side": "",
     "curve_spikes_reference": [],
     "curve_spikes_target": [],
+    "curve_relation": "",
+    "curve_factor": 0.0,
+    "curve_integer": 0,
+    "curve_offset": 0.0,
+    "curve_left": 1.0,
+    "curve_resumed": "",
     "curve_restarts": [],
     "scale_drops_reference": [],
     "scale_drops_target": [],
@@ -194,8 +202,16 @@ ONE_FACTOR = {"low_precision": True, "introduced_factor_share": 0.21}
 ANOTHER_CURVE = {"introduced_factor_share": 0.8}
 SCALED = {"gradient_factor": 4.0, "gradient_factor_share": 1.0}
 CLIPPED = {"gradients_reference": "all multiplied by 0.13", "gradients_target": "cut off at 0.1", "gradients_step": 0}
-FIRST_STEP = {"curve_verdict": "misaligned", "curve_first_rel_error": 0.03, "curve_first_abs_error": 0.08}
-LATER = {"curve_verdict": "misaligned", "curve_parted_step": 170}
+FIRST_STEP = {
+    "curve_verdict": "misaligned",
+    "curve_apart_from": 1,
+    "curve_first_rel_error": 0.03,
+    "curve_first_abs_error": 0.08,
+}
+LATER = {"curve_verdict": "misaligned", "curve_parted_step": 170, "curve_apart_from": 170, "curve_apart_to": 400}
+TWICE = {"curve_verdict": "misaligned", "curve_factor": 2.0005, "curve_integer": 2, "curve_relation": "2.000 times"}
+MORE = {"curve_verdict": "misaligned", "curve_offset": -0.5, "curve_relation": "0.5000 below"}
+RESUMED = {**LATER, "curve_resumed": "target"}
 NOISE = {"curve_verdict": "misaligned", "curve_repeats": 1, "curve_fluctuation": 0.5, "curve_max_abs_error": 0.5}
 TABLE = [
     ("PF101", {"unrepeatable_target": ["a / index_put"]}, {}),
@@ -501,7 +517,7 @@ TABLE = [
     ("PF701", FIRST_STEP, {**FIRST_STEP, "inputs_different": ["step0.x"], "inputs_different_count": 1}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "weights_different": ["fc.weight"], "weights_different_count": 1}),
     ("PF702", LATER, {**LATER, "curve_first_rel_error": 0.006}),
-    ("PF702", LATER, {**LATER, "curve_parted_step": -1}),
+    ("PF702", LATER, {**LATER, "curve_apart_from": -1}),
     (
         "PF702",
         {**LATER, "curve_growth": "noise"},
@@ -527,6 +543,15 @@ TABLE = [
         {"scale_drops_target": [3], "scale_drops_reference": [3]},
     ),
     ("PF707", {"curve_shift": -1}, {}),
+    ("PF709", TWICE, {**TWICE, "curve_verdict": "aligned"}),
+    ("PF701", FIRST_STEP, {**FIRST_STEP, **TWICE}),
+    ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_apart_from": -1}),
+    ("PF704", {"curve_growth": "bias"}, {"curve_growth": "bias", **TWICE}),
+    ("PF710", MORE, {**MORE, "curve_offset": 0.0}),
+    ("PF711", RESUMED, {**RESUMED, "curve_resumed": ""}),
+    ("PF702", LATER, RESUMED),
+    ("PF712", {"curve_verdict": "misaligned"}, {"curve_verdict": "misaligned", "curve_growth": "noise"}),
+    ("PF712", {"curve_verdict": "misaligned"}, {"curve_verdict": "misaligned", "curve_apart_from": 20}),
     ("PF708", {"curve_spikes_target": [70]}, {}),
     ("PF708", {"curve_spikes_reference": [70]}, {}),
 ]
