@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Any
 from precflow.agent.contract import LOG_FILE
 from precflow.environment.variables import describe_misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
-from precflow.files import replacing
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report import wording
 from precflow.report.ci import format_outcome
 from precflow.report.highlights import find_furthest_row
 from precflow.report.terminal import count_columns, render_summary
-from precflow.run import at_once, progress, steps
+from precflow.run import at_once, progress, publication, steps
 from precflow.run.at_once import Beside
 from precflow.run.jobs import make_job
 from precflow.run.manifest import RunEntry
 from precflow.run.steps import Agenda
-from precflow.run.store import Sealed, explain_disk_errors, mark_used
+from precflow.run.store import Sealed, mark_used
 from precflow.sides.launch import Agents
 from precflow.stages import curves, noise
 from precflow.stages.artifacts import cache_reads
@@ -86,10 +85,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     states: dict[str, str] = {}
     verdict, code = "", 2  # what the history says if an error ends this run
     try:
-        # If this run fails, a build server must not find the verdict of the previous one.
-        with explain_disk_errors(where.folder):
-            for file in (where.folder / "report.html", *where.folder.glob("public/*"), *where.folder.glob("repro/*")):
-                file.unlink(missing_ok=True)
+        publication.withdraw(where.folder)
         with cache_reads():
             # An agent waits between the stages of its side, so that torch is imported once. All of them end with this block.
             with closing(Agents()) as agents:
@@ -246,7 +242,7 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
     _, verdict, _ = read_conclusion({name: sealed.folder for name, sealed in done.items()})
     code, furthest = EXIT_CODES[verdict.verdict], ""
     if "report" in done:
-        shown = _publish(where.folder, done["report"].folder)
+        shown = str(publication.publish(where.folder, done["report"].folder))
         model = read_model(done["report"].folder)
         row = find_furthest_row(model)
         reference = done.get("dump.reference")  # there is none if the reference is a log
@@ -282,29 +278,7 @@ def publish(outcome: Outcome) -> None:
         StoreError: The run folder cannot be written.
     """
     if outcome.folder is not None and outcome.report is not None:
-        _publish(outcome.folder, outcome.report)
-
-
-def _publish(folder: Path, report: Path) -> str:
-    """Copy the report's files to ``public/``, the HTML page and the repro to the run folder; return the path to print."""
-    public = folder / "public"
-    with explain_disk_errors(folder):
-        public.mkdir(parents=True, exist_ok=True)
-        for file in sorted(report.glob("public/*")):
-            _copy(file, public / file.name)
-        for file in sorted(report.glob("repro/*")):
-            (folder / "repro").mkdir(exist_ok=True)
-            _copy(file, folder / "repro" / file.name)
-        page = report / "public" / "report.html"
-        if page.exists():
-            _copy(page, folder / "report.html")
-            return str(folder / "report.html")
-    return str(public)
-
-
-def _copy(source: Path, destination: Path) -> None:
-    with replacing(destination) as temporary:
-        shutil.copyfile(source, temporary)
+        publication.publish(outcome.folder, outcome.report)
 
 
 def _describe_continuation(job: Job, side: str) -> list[str]:

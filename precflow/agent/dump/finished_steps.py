@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from precflow.agent import intake
@@ -27,6 +26,7 @@ from precflow.agent.contract import (
     operator_of,
 )
 from precflow.agent.dump.last_steps import LastSteps, StepKey, format_numbers, parse_numbers
+from precflow.agent.dump.step_files import remove_step
 
 _DROPPED = ".dropped"  # appended to the name of a step's folder that is about to be removed
 _PIECE = 1 << 20  # bytes read at once: checking a file takes no memory of its size
@@ -117,7 +117,7 @@ class FinishedSteps:
             OSError: A step cannot be removed.
         """
         for _, place in _list_steps(self._folder, rank):
-            shutil.rmtree(place)
+            remove_step(place)
 
     def resume(self, rank: int, declared: str) -> List[str]:
         """Adopt the steps of a rank that an interrupted writer finished; return the call sites that their lines refer to.
@@ -180,10 +180,10 @@ class FinishedSteps:
 
     def _remove(self, key: StepKey) -> None:
         place = os.path.join(self._folder, "rank%d" % key[1], "step%d" % key[0])
-        # rmtree deletes file by file, and may be interrupted. A rename is atomic: a reader finds a whole step or none, and
+        # Files are removed one by one, and may be interrupted. A rename is atomic: a reader finds a whole step or none, and
         # _list_steps finishes the removal of what is called ".dropped".
         os.rename(place, place + _DROPPED)
-        shutil.rmtree(place + _DROPPED)
+        remove_step(place + _DROPPED)
 
     def _count(self, seal: Mapping[str, Any], sign: int) -> None:
         for name, count in seal["counts"].items():
@@ -210,7 +210,7 @@ def check_steps(folder: str, rank: int, declared: str) -> List[FinishedStep]:
         finished = _check_step(folder, rank, number, declared) if all_intact else None
         if finished is None:
             all_intact = False
-            shutil.rmtree(place)
+            remove_step(place)
         else:
             intact.append(finished)
     return intact
@@ -233,7 +233,7 @@ def _list_steps(folder: str, rank: int) -> List[Tuple[int, str]]:
     names = os.listdir(place) if os.path.isdir(place) else []
     for name in names:
         if name.endswith(_DROPPED):
-            shutil.rmtree(os.path.join(place, name))
+            remove_step(os.path.join(place, name))
     matches = [(_STEP.match(name), name) for name in names]
     return [(int(match.group(1)), os.path.join(place, name)) for match, name in matches if match]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-import shutil
+import re
 from typing import Any, Dict, Mapping, Optional
 
 from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, STEP_FILE, checksum_of
 from precflow.agent.dump.shard import ShardFile, TensorEntry
 
+_OF_STEP = re.compile(r"(records-\d+\.jsonl|tensors-\d+\.safetensors|%s)(\.part)?" % re.escape(STEP_FILE))
 _LARGEST_SHARD = 16 << 30  # bytes; each shard may be twice as large as the one before, so that a step of any size has few files
 
 
@@ -44,7 +46,7 @@ class StepFiles:
         self._shard: Optional[ShardFile] = None
         self._checksum = hashlib.blake2b(digest_size=DIGEST_SIZE)
         self._records = self.place + "/records-0.jsonl"
-        shutil.rmtree(os.path.join(folder, self.place), ignore_errors=True)  # left by a writer that was stopped in this step
+        remove_step(os.path.join(folder, self.place))  # left by a writer that was stopped in this step
         os.makedirs(os.path.join(folder, self.place))
         self._file = open(os.path.join(folder, self._records), "wb", buffering=0)  # noqa: SIM115  open as long as the step
 
@@ -110,6 +112,28 @@ class StepFiles:
         step, rank = self.key
         plain = {"step": step, "rank": rank, "counts": self.counts, "files": dict(sorted(self.files.items())), **facts}
         return write_sealed(os.path.join(self._folder, self.place, STEP_FILE), plain)
+
+
+def remove_step(place: str) -> None:
+    """Remove the folder of a step if there is one: the files that a writer makes, and nothing else.
+
+    Raises:
+        OSError: It holds something else (``EEXIST``), which may be dear to somebody; nothing was removed then. It, or the
+            folder of its rank, is a link (``ELOOP``). A file cannot be removed.
+    """
+    for folder in (os.path.dirname(place), place):
+        if os.path.islink(folder):
+            raise OSError(errno.ELOOP, "it is a link, and a dump is written to folders of its own", folder)
+    if not os.path.isdir(place):
+        return
+    names = os.listdir(place)
+    for name in names:
+        path = os.path.join(place, name)
+        if not _OF_STEP.fullmatch(name) or os.path.islink(path) or os.path.isdir(path):
+            raise OSError(errno.EEXIST, "it is no file of a dump: move it away", path)
+    for name in names:
+        os.remove(os.path.join(place, name))
+    os.rmdir(place)
 
 
 def write_sealed(path: str, value: Mapping[str, Any]) -> Dict[str, Any]:

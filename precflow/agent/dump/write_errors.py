@@ -10,6 +10,7 @@ from precflow.agent.failures import AgentError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota used up, file larger than file system or ulimit allow
 _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_FOREIGN = (errno.ELOOP, errno.EEXIST)  # a link, or something that no writer has made, stands in the place of a step
 
 
 class WriteError(AgentError):
@@ -28,6 +29,9 @@ def write_error(problem: OSError, folder: str, needed: int) -> WriteError:
     if problem.errno in _REFUSED:
         message = "%s cannot be written to (%s): %s needed" % (folder, problem.strerror, bytes_text(needed))
         return WriteError("read_only", message, "make the folder writable or name another store")
+    if problem.errno in _FOREIGN:
+        message = "%s stands in the way of a dump: %s" % (problem.filename, problem.strerror)
+        return WriteError("unwritable", message, "nothing was deleted; name another folder for the dump, or move it away")
     message = "writing %s to %s failed: %s" % (bytes_text(needed), folder, problem)
     return WriteError("unwritable", message, "look at the disk, or name another store")
 

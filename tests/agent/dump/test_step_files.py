@@ -6,7 +6,8 @@ import safetensors.torch
 import torch
 
 from precflow.agent.dump.shard import TensorEntry
-from precflow.agent.dump.step_files import StepFiles, json_bytes, write_json
+from precflow.agent.dump.step_files import StepFiles, json_bytes, remove_step, write_json
+from precflow.agent.dump.writer import WriteError, Writer
 
 
 def entry(key, count, value=1.0):
@@ -60,3 +61,38 @@ def test_json_is_whole_or_not_there(tmp_path):
     with pytest.raises(TypeError, match="not JSON serializable"):
         write_json(str(path), {"name": object()})
     assert json.loads(path.read_text(encoding="utf-8")) == {"name": "层\udc80"}
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link", "linked step", "linked rank"])
+def test_a_step_that_holds_what_no_writer_made_is_not_removed(tmp_path, kind):
+    mine, place = tmp_path / "mine", tmp_path / "dump" / "rank0" / "step0"
+    (mine / "step0").mkdir(parents=True)
+    (mine / "step0" / "records-0.jsonl").write_text("mine")
+    if kind.startswith("linked"):
+        link, of = (place.parent, mine) if kind == "linked rank" else (place, mine / "step0")
+        link.parent.mkdir(parents=True)
+        link.symlink_to(of)
+    else:
+        place.mkdir(parents=True)
+        (place / "records-0.jsonl").write_text("")
+        other = place / ("tensors-0.safetensors" if kind == "link" else "results")
+        if kind == "file":
+            other.write_text("mine")
+        elif kind == "folder":
+            other.mkdir()
+        else:
+            other.symlink_to(mine)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(WriteError, match=r"stands in the way of a dump: .*\n *nothing was deleted"):
+        Writer(str(tmp_path / "dump")).open_step(0, 0)
+    left = {path for path in tmp_path.rglob("*") if not path.name.startswith(("writer", "last-call"))}
+    assert left == set(before)
+
+
+def test_a_step_that_was_stopped_is_removed(tmp_path):
+    for name in ("records-0.jsonl", "tensors-0.safetensors", "tensors-1.safetensors.part", "step.json.part", "step.json"):
+        (tmp_path / "rank0" / "step0").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "rank0" / "step0" / name).write_text("half")
+    remove_step(str(tmp_path / "rank0" / "step0"))
+    remove_step(str(tmp_path / "rank0" / "step0"))  # there is none: nothing to do
+    assert list((tmp_path / "rank0").iterdir()) == []
