@@ -92,11 +92,14 @@ class SideError(PrecflowError):
     Args:
         message: What happened to the side.
         log: The last lines that the agent wrote.
+        kind: Why the agent refused, in a word of its own (``KINDS`` of ``precflow.agent.failures``); ``""`` if it died, hung or
+            was never started. An agent that refuses has answered; one that died has said nothing about what it was asked.
     """
 
-    def __init__(self, message: str, *, log: Sequence[str] = (), next_step: str = "") -> None:
+    def __init__(self, message: str, *, log: Sequence[str] = (), next_step: str = "", kind: str = "") -> None:
         super().__init__(message, next_step=next_step)
         self.log = tuple(log)
+        self.kind = kind
 
     def __str__(self) -> str:
         lines = "".join(f"\n   | {line}" for line in self.log)

@@ -13,6 +13,7 @@ KINDS = (
     "untrusted",  # a _target_ of a package that the user has not trusted
     "unsupported",  # an operator, element type, level or library version
     "workload",  # the user's model, inputs or weights
+    "memory",  # too little of it for what is computed
     "budget",  # the dump would exceed its budget
     "disk_full",
     "read_only",

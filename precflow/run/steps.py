@@ -235,7 +235,7 @@ def resolve(stage: Stage, job: Job, where: RunFolder, done: Mapping[str, Sealed]
     if sealed and not sealed.damaged:
         return Step(stage, "kept", key, sealed=sealed)
     damage = where.store.find_damage(stage.name, key)
-    because = "what it read was damaged" if sealed else damage or _explain_run(stage, where, declared, done)
+    because = "what it was made of was not whole" if sealed else damage or _explain_run(stage, where, declared, done)
     return Step(stage, "run", key, because=because)
 
 

@@ -193,6 +193,9 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
         StoreError: The folder cannot be written to.
     """
     name = str(request["side"])
+    result = folder / _RESULT_FILES[str(request["action"])]
+    if not request.get("resume"):  # what an earlier request has left must not pass for the answer to this one
+        result.unlink(missing_ok=True)
     # The request is written to disk, so its secrets travel in an environment variable instead.
     workload, secrets = redaction.take_out(request.get("workload"), "workload")
     path = _write_request({**request, "workload": workload} if "workload" in request else request, side, folder)
@@ -218,7 +221,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
         message, next_step = outcome.ranks.describe_failure(late, int(request.get("ranks", 1)))
         raise SideError(f"{name}: {message}", log=[] if late in outcome.ranks.errors else lines, next_step=next_step)
     _check_end(agent.process.returncode if outcome.code is None else outcome.code, outcome, name, folder)
-    if not (folder / _RESULT_FILES[str(request["action"])]).is_file():
+    if not result.is_file():
         raise SideError(
             f"the agent of the {name} side ended without a result{describe_last_call(folder)}",
             log=read_last_lines(folder),
@@ -376,7 +379,7 @@ def _handle_line(line: bytes, outcome: _Outcome, watch: _Watch, log: IO[bytes]) 
     if "rank" in event:
         outcome.ranks.note(event)
     if kind == "error":
-        outcome.error = event
+        outcome.error = {"message": "it gave no reason", **event}
     elif kind == "done":
         outcome.code = int(event["code"])
     elif kind == "progress":
@@ -388,7 +391,8 @@ def _handle_line(line: bytes, outcome: _Outcome, watch: _Watch, log: IO[bytes]) 
 
 def _check_end(code: int, outcome: _Outcome, name: str, folder: Path) -> None:
     if outcome.error:
-        raise SideError(f"{name}: {outcome.error['message']}", next_step=outcome.error.get("next_step", ""))
+        kind, next_step = str(outcome.error.get("kind", "")), outcome.error.get("next_step", "")
+        raise SideError(f"{name}: {outcome.error['message']}", next_step=next_step, kind=kind)
     if code == 0:
         return
     number = -code if code < 0 else code - 128  # signal 9 is -9 for Python and 137 for a shell

@@ -59,6 +59,7 @@ STEPS_FILE = "optimizer_steps.jsonl"
 GRADIENTS_FILE = "gradients.json"
 ALTERNATIVES_FILE = "alternatives.jsonl"
 OTHER_ARGUMENTS_FILE = "other_arguments.jsonl"
+_WITHOUT_TORCH = ("workload", "unsupported")  # what an agent calls it that this interpreter has no torch, or too old a one
 EXPLAINED = 3
 """Number of suspects that are computed again with changes: as many as evidence is gathered of."""
 
@@ -162,7 +163,8 @@ def _make_evaluation(job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
     write_lines(folder / STEPS_FILE, steps)
     write_value(folder / GRADIENTS_FILE, gradients)
     rest = f"; {skipped.not_whole} calls were not kept whole" if skipped.not_whole else ""
-    return StageResult(note=skipped.trouble or f"{len(read_evaluated(folder))} outputs computed again in float64{rest}")
+    note = skipped.trouble or f"{len(read_evaluated(folder))} outputs computed again in float64{rest}"
+    return StageResult(note=note, damaged=bool(skipped.trouble))  # once there is a torch, it is made
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -214,6 +216,9 @@ def explain_gradients(  # noqa: PLR0913  two dumps and what was found in them
         found: What was found about outputs.
         folder: Folder to work in; it is removed.
         evaluate: As of :func:`evaluate_calls`.
+
+    Raises:
+        SideError: As :func:`evaluate_calls`.
     """
     suspects = {suspect.record for suspect in region.suspects[:EXPLAINED]}
     wrong = {one.call for one in found if one.is_fault}
@@ -228,12 +233,9 @@ def explain_gradients(  # noqa: PLR0913  two dumps and what was found in them
         return []
     folder.mkdir()
     try:
-        if not write_gradients(folder / CALLS_FILE, reference, target, wanted):
+        if not write_gradients(folder / CALLS_FILE, reference, target, wanted) or _ask(evaluate, folder):
             return []
-        evaluate(folder)
         chosen = [choose_alternative(line) for line in read_json_lines(folder / EVALUATED_FILE)]
-    except SideError:  # the cause is unknown without it, the place is not
-        return []
     finally:
         shutil.rmtree(folder)
     return [one for one in chosen if one is not None]
@@ -257,6 +259,9 @@ def explain_arguments(  # noqa: PLR0913  two dumps and what was found in them
         found: What was found about outputs.
         folder: Folder to work in; it is removed.
         evaluate: As of :func:`evaluate_calls`.
+
+    Raises:
+        SideError: As :func:`evaluate_calls`.
     """
     suspects = {suspect.record for suspect in region.suspects[:EXPLAINED]}
     if not suspects:
@@ -265,12 +270,9 @@ def explain_arguments(  # noqa: PLR0913  two dumps and what was found in them
     cleared = {one.call for one in found} - {one.call for one in found if one.is_fault}
     folder.mkdir()
     try:
-        if not write_suspects(folder / CALLS_FILE, reference, target, named - cleared):
+        if not write_suspects(folder / CALLS_FILE, reference, target, named - cleared) or _ask(evaluate, folder):
             return []
-        evaluate(folder)
         chosen = [choose_values(line) for line in read_json_lines(folder / EVALUATED_FILE)]
-    except SideError:  # the cause is unknown without it, the place is not
-        return []
     finally:
         shutil.rmtree(folder)
     return [one for one in chosen if one is not None]
@@ -296,6 +298,9 @@ def evaluate_calls(
         folder: Folder to work in.
         evaluate: Evaluates the ``calls.jsonl`` of a folder and leaves ``evaluated.jsonl`` in it, as the agent's action does.
         holding: Standards that judge operators, and have numbers of their own.
+
+    Raises:
+        SideError: The agent was killed, crashed or hung, or what it found cannot be written.
     """
     written = write_calls(folder / CALLS_FILE, reference, target)
     skipped = Evaluation(written.left_out, written.not_whole)
@@ -304,11 +309,26 @@ def evaluate_calls(
         return skipped
     if holding:
         (folder / ERRORS_FILE).write_text(json.dumps(operator_standards.list_asked(holding)), encoding="utf-8")
+    problem = _ask(evaluate, folder)
+    return replace(skipped, trouble=f"no call was evaluated in float64: {problem}") if problem else skipped
+
+
+def _ask(evaluate: Callable[[Path], None], folder: Path) -> str:
+    """Have the calls of a folder evaluated; return why this machine cannot, ``""`` if it has.
+
+    Without torch the diagnosis is poorer, and the verdict by limits stands and says so. An agent that died on the way has found
+    no error in the calls that it never came to: that ends the stage.
+
+    Raises:
+        SideError: The agent was killed, crashed or hung, or what it found cannot be written.
+    """
     try:
         evaluate(folder)
-    except SideError as error:  # the diagnosis is poorer without it, the verdict by limits stands
-        return replace(skipped, trouble=f"no call was evaluated in float64: {error.message}")
-    return skipped
+    except SideError as error:
+        if error.kind not in _WITHOUT_TORCH:
+            raise
+        return error.message
+    return ""
 
 
 def read_evaluated(folder: Path) -> list[Evaluated]:

@@ -86,7 +86,8 @@ class StageResult:
     Attributes:
         note: One line for the screen.
         seal: Hash of the artifacts; ``""`` if the store is to compute it from the files.
-        damaged: What the stage read was damaged. The next run makes it again, because a repaired dump has the same key.
+        damaged: What the stage read was damaged, or an agent that it asked did not answer. The next run makes it again, because
+            a repaired dump or machine has the same key.
     """
 
     note: str = ""

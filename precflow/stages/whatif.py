@@ -141,7 +141,7 @@ def _make(word: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
         note = describe(outcomes[0]) if outcomes else f"nothing to try: this run has no finding that {word} confirms"
     write_lines(folder / OUTCOMES_FILE, outcomes)
     # An arm that did not run may do so next time: on a machine with more memory, for instance.
-    return StageResult(note=note, damaged=any(outcome.outcome == FAILED and runs.broke for outcome in outcomes))
+    return StageResult(note=note, damaged=bool(runs.broke))
 
 
 @dataclass
@@ -153,14 +153,14 @@ class _Runs:
         folder: Folder of the stage.
         needs: What it is made of.
         suspects: All suspects of the run.
-        broke: An agent failed; its arms have the problem.
+        broke: Why an agent failed, whose arms have the problem; ``""`` if none did.
     """
 
     job: Job
     folder: Path
     needs: Mapping[str, Path]
     suspects: Sequence[Suspect]
-    broke: bool = False
+    broke: str = ""
 
     @functools.cached_property
     def measures(self) -> list[Measure]:
@@ -201,7 +201,7 @@ class _Runs:
                     request = self._request(work, arms, everything=everything, rounds=rounds)
                     ask_agent(self.job, "target", {**request, **choices}, work)
             except SideError as error:
-                self.broke = True
+                self.broke = error.message
                 return dict.fromkeys(names, ArmRun(problem=error.message))
             facts = read_plain(work / WHATIF_FILE)["arms"]
             measured = {name: self._measure(work / name, facts[name], everything=everything) for name in names}
@@ -356,6 +356,8 @@ def _find_fewest(parts: Mapping[str, Sequence[str]], dtype: str, runs: _Runs) ->
         return replace(tried, outcome=REFUTED) if tried.removed <= NEXT_TO_NOTHING else tried
     fewest = narrow(list(parts), lambda members: [arm.passes for arm in measure(members)[1]])
     without, (timed,) = measure([fewest], rounds=_ROUNDS)
+    if runs.broke:  # parts that would have been enough may be among those that were not tried
+        return replace(outcome, problem=runs.broke)
     price = timed.seconds / without.seconds if without.seconds else 0.0
     shown = replace(outcome, title=f"{', '.join(fewest)} in {dtype}", outcome=CONFIRMED, suspects=tuple(fewest), price=price)
     return _compare_ends(shown, without, timed, runs.ends)

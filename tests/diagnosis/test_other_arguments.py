@@ -253,7 +253,7 @@ def test_a_call_that_float64_cleared_is_not_computed_again(explain):
 
 def test_without_an_agent_the_cause_is_unknown_and_nothing_else_changes(explain, tmp_path):
     def fail(_):
-        raise SideError("no memory")
+        raise SideError("there is no torch", kind="workload")
 
     given, _ = prepare("elu", torch.float32)
     assert explain(*given, evaluate=fail) == []

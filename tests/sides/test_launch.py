@@ -72,6 +72,7 @@ def test_a_refusal_carries_message_and_next_step(asked, output):
     assert error.message.startswith("target: no device for target.device=npu here")
     assert "target.device=emulated" in error.next_step
     assert error.log == ()
+    assert error.kind == "device_missing"
 
 
 @pytest.mark.usefixtures("warm_agents")
@@ -116,6 +117,11 @@ def test_an_end_without_a_result_is_not_success(asked, output, impostor):
     assert "ended without a result" in error.message
     assert "os._exit" in error.next_step
     assert (output / "agent.log").read_text() == "all is well\n"
+
+
+def test_what_an_earlier_request_has_left_is_no_result(asked, output, impostor):
+    (output / "dump.json").write_text("{}")
+    assert "ended without a result" in failed(asked(), output, impostor("print('all is well')")).message
 
 
 def test_a_side_that_hangs_is_stopped_with_all_it_started(asked, output, impostor, tmp_path):

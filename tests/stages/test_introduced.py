@@ -84,13 +84,33 @@ def test_a_changed_limit_evaluates_nothing_again(pair, job_of):
     assert evaluation.declare(job_of(folder, "tolerance.standards=[default,cann_mixed]")) != plain
 
 
-def test_an_evaluation_that_failed_is_said_in_the_verdict(pair, made, monkeypatch):
-    def fail(*_):
-        raise SideError("no memory")
+@pytest.fixture
+def failing(monkeypatch):
+    """Return a function that has the agent of the evaluation fail in a way."""
 
-    monkeypatch.setattr(introduced, "run_agent", lambda *_, **__: fail())
+    def fail(kind):
+        def run_agent(*_, **__):
+            raise SideError("the agent is gone", kind=kind)
+
+        monkeypatch.setattr(introduced, "run_agent", run_agent)
+
+    return fail
+
+
+def test_an_evaluation_without_torch_is_said_in_the_verdict_and_made_once_there_is_one(pair, made, failing, monkeypatch):
+    failing("workload")
+    results, seal = [], introduced.StageResult
+    monkeypatch.setattr(introduced, "StageResult", lambda **facts: results.append(seal(**facts)) or results[-1])
     _, verdict, region = introduced.read_conclusion(made(pair(), until="introduced"))
-    assert verdict.warnings[-1] == region.notes[-1] == "no call was evaluated in float64: no memory"
+    assert verdict.warnings[-1] == region.notes[-1] == "no call was evaluated in float64: the agent is gone"
+    assert results[0].damaged
+
+
+@pytest.mark.parametrize("kind", ["", "memory", "disk_full", "bad_request"])  # "": it was killed
+def test_an_evaluation_that_did_not_come_to_its_end_has_found_nothing_out(pair, made, failing, kind):
+    failing(kind)
+    with pytest.raises(SideError, match="the agent is gone"):
+        made(pair(), until="introduced")
 
 
 def test_calls_that_were_not_kept_whole_are_counted(tmp_path, pair):

@@ -119,6 +119,20 @@ def test_an_agent_that_ends_is_an_outcome_and_tried_again_next_time(tried):
     assert result.damaged
 
 
+def test_parts_are_not_called_the_fewest_if_an_agent_ended_on_the_way(tried, monkeypatch):
+    agent, asked = Agent(), []
+
+    def ends_at_the_second(job, side, request, folder):
+        asked.append(request)
+        if len(asked) > 1:
+            raise SideError("the agent is gone")
+        agent(job, side, request, folder)
+
+    result, (outcome,), _, _ = tried("cheapest", ends_at_the_second)
+    assert (outcome.outcome, outcome.problem) == ("did not run", "the agent is gone")
+    assert result.damaged
+
+
 def test_what_was_measured_before_a_kill_is_not_run_again(tried):
     tried("suspects_in_float64", Agent())
     agent = Agent()

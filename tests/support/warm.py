@@ -30,6 +30,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 
@@ -52,6 +53,7 @@ LIBRARIES = (
     "pandas",
     "s3fs",
 )
+KILLED_AT = "KILLED_AT"  # variable with the moment at which an agent is killed, see `_die_at`
 _LONGEST = 1 << 20  # bytes of a message
 COUNT_FROZEN = gc.get_freeze_count
 
@@ -456,10 +458,45 @@ def _be_agent(words, job, files):
     from precflow.agent import __main__ as door
 
     _become(files, job["env"], job["cwd"], words[1])
+    if moment := os.environ.pop(KILLED_AT, ""):
+        _die_at(*moment.split(":"))
     sys.argv[1:] = words[2:]
     sys.stdout.reconfigure(write_through=True)
     sys.stderr.reconfigure(write_through=True)
     _leave(lambda: sys.exit(door.main(sys.argv[1:])))
+
+
+def _die_at(stage, action, phase):
+    """Have this agent killed, as the system does where memory is short, in a phase of what one stage asks of it.
+
+    Args:
+        stage: Name of the instance that asks.
+        action: As the request says.
+        phase: ``first``: before it has said anything. ``between``: before its second word, ``last``: after the last one, when
+            the result lies there.
+    """
+    from precflow.agent import events, worker
+
+    run, send = worker.run, events.Events._send
+    working = []
+
+    def run_and_die(request, said):
+        if f"/.making/{stage}-" in request.output and request.action == action:
+            working.append(0)
+            if phase == "first":
+                os.kill(os.getpid(), signal.SIGKILL)
+        run(request, said)
+        if working and phase == "last":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def send_or_die(self, event):
+        if working and phase == "between":
+            if working[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            working[0] += 1
+        send(self, event)
+
+    worker.run, events.Events._send = run_and_die, send_or_die
 
 
 class OneAnswer:
@@ -507,6 +544,7 @@ class _Forked:
         assert stdout == subprocess.PIPE
         assert start_new_session
         self.pid, self.returncode, self.stdin = pid, None, None
+        self._reaping = threading.Lock()  # a run that fails ends the agent of another thread, which waits for it too
         theirs, self.args = _null(), words
         if stdin == subprocess.PIPE:
             theirs, ours = os.pipe()
@@ -520,18 +558,18 @@ class _Forked:
             os.close(theirs)
 
     def poll(self):
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+        with self._reaping:
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            return self.returncode
 
     def wait(self, timeout=None):
-        if self.returncode is None:
-            if timeout is not None and not _ends_within(self.pid, timeout):
+        with contextlib.suppress(ProcessLookupError):  # another thread has reaped it
+            if self.returncode is None and not _ends_within(self.pid, timeout):
                 raise subprocess.TimeoutExpired(self.args, timeout)
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.returncode
+        return self.poll()
 
 
 class _SubprocessOfServer:

@@ -44,8 +44,18 @@ _MOVED_BYTES = 256 << 20  # of tensors that were moved again
 _MAPPED = 64  # files that stay mapped; address space costs nothing, but each holds a file descriptor
 
 
+MOST_BYTES = 8 << 30  # float64 tensors of one call, estimated; a larger call is left out
+_NO_ROOM = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")  # what torch says of the CPU's memory
+
+
 class CannotCompute(Exception):  # noqa: N818  it says what is the matter, not that something went wrong
     """A call cannot be computed again; the message says why, as the end of a sentence."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error is about this machine's memory, and not about arguments that ask for more than any call gets."""
+    asked = _NO_ROOM.search(str(error)) if isinstance(error, RuntimeError) else None
+    return isinstance(error, MemoryError) or (asked is not None and int(asked.group(1)) <= MOST_BYTES)
 
 
 class StoredTensor(NamedTuple):

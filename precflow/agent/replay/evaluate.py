@@ -34,9 +34,19 @@ import torch
 
 from precflow.agent.contract import CALLS_FILE, EVALUATED_FILE
 from precflow.agent.dump.write_errors import write_error
+from precflow.agent.failures import AgentError
 from precflow.agent.measure.content_id import content_id
 from precflow.agent.replay import alternatives, numbers, operators
-from precflow.agent.replay.calls import CannotCompute, GradientGraph, RecordedCall, SideTensors, TensorFiles, read_calls
+from precflow.agent.replay.calls import (
+    MOST_BYTES,
+    CannotCompute,
+    GradientGraph,
+    RecordedCall,
+    SideTensors,
+    TensorFiles,
+    is_out_of_memory,
+    read_calls,
+)
 from precflow.agent.replay.errors import Asked, measure_errors, read_asked
 from precflow.agent.replay.explained import explain
 from precflow.agent.replay.gradients import GradientComputation
@@ -50,7 +60,6 @@ if TYPE_CHECKING:
     from precflow.agent.request import Request
 
 REFERENCE, TARGET = "reference", "target"
-MOST_BYTES = 8 << 30  # float64 tensors of one call, estimated; a larger call is left out
 _REPRODUCED = 0.25  # a float64 result that is farther from what the reference computed is of another computation
 # The same of a gradient: autograd may have taken a way that no function shows, or something changed it on its way.
 _SAME_GRADIENT = 2.0**-7
@@ -113,6 +122,9 @@ def evaluate_call(call: RecordedCall, files: TensorFiles, asked: Optional[Asked]
         call: The call.
         files: Where tensors are read from.
         asked: Errors of standards to measure too; they stand under ``errors`` of each side.
+
+    Raises:
+        AgentError: ``memory``: a call of a size that is evaluated does not fit into memory. That says nothing of the call.
     """
     kind = operators.kind_of(call)
     try:
@@ -126,9 +138,11 @@ def evaluate_call(call: RecordedCall, files: TensorFiles, asked: Optional[Asked]
             return _evaluate(call, kind, files, asked or {})
     except CannotCompute as error:
         why = str(error)
-    except MemoryError:
-        why = "the memory is not enough"
-    except Exception as error:  # noqa: BLE001  a call is data: whatever torch makes of it, the others are still evaluated
+    except Exception as error:
+        if is_out_of_memory(error):
+            message = "the memory is not enough to compute %s in float64" % call.call
+            raise AgentError("memory", message, "end other programs, or keep less of the model: capture.scope") from error
+        # A call is data: whatever torch makes of it, the others are still evaluated.
         why = "%s: %s" % (type(error).__name__, str(error).partition("\n")[0][:200])
     return [_line(call, index, kind, why, {}) for index in output_indices(call)]
 

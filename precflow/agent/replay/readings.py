@@ -10,7 +10,7 @@ import torch
 from precflow.agent.capture.nesting import output_tensors
 from precflow.agent.contract import LARGEST
 from precflow.agent.replay import operators
-from precflow.agent.replay.calls import CannotCompute
+from precflow.agent.replay.calls import CannotCompute, is_out_of_memory
 
 
 class Exact(NamedTuple):
@@ -75,7 +75,10 @@ def run_closest(
             outputs = run(reading)
         except CannotCompute:
             raise
-        except Exception as error:  # noqa: BLE001  this reading does not fit the arguments; another may
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            # This reading does not fit the arguments; another may.
             problem = problem or "%s: %s" % (reading.name, str(error).partition("\n")[0][:160])
             continue
         distance, tolerance = compare(outputs)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from precflow.agent import request as requests
 from precflow.agent import worker
+from precflow.agent.failures import AgentError
 from precflow.agent.replay import evaluate as evaluating
 from precflow.agent.replay.evaluate import evaluate_call
 
@@ -308,6 +309,31 @@ def test_a_call_that_is_too_large_is_left_out(dumped, monkeypatch):
     monkeypatch.setattr(evaluating, "MOST_BYTES", 100)
     (found,) = dumped(lambda _: X @ Y).evaluated("matmul")
     assert "in float64, more than" in found["why"]
+
+
+ALLOCATOR = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate %d bytes. Error code 12"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError(ALLOCATOR % 4096)])
+def test_too_little_memory_says_nothing_of_a_call_and_ends_the_action(dumped, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    record = dumped(lambda _: X.exp())
+    monkeypatch.setattr(evaluating.Computation, "run", fail)
+    with pytest.raises(AgentError, match="the memory is not enough to compute") as caught:
+        record.evaluated("exp")
+    assert caught.value.kind == "memory"
+
+
+def test_arguments_that_ask_for_more_than_any_call_gets_are_no_matter_of_memory(dumped, monkeypatch):
+    def fail(*_):
+        raise RuntimeError(ALLOCATOR % (1 << 50))
+
+    record = dumped(lambda _: X.exp())
+    monkeypatch.setattr(evaluating.Computation, "run", fail)
+    (found,) = record.evaluated("exp")
+    assert not found["evaluated"]
 
 
 def test_equal_inputs_are_computed_once(dumped, monkeypatch):

@@ -126,6 +126,6 @@ def test_only_suspects_that_introduce_an_error_are_computed_again(explain):
 
 def test_without_an_agent_the_cause_is_unknown_and_nothing_else_changes(explain):
     def fail(_):
-        raise SideError("no memory")
+        raise SideError("there is no torch", kind="workload")
 
     assert explain(lambda gradient: gradient * 1.01, evaluate=fail) == []
