@@ -95,7 +95,7 @@ def _list_published(folder: Path) -> Iterable[str]:
         raise StoreError(f"cannot read {file}: {error}", next_step=f"remove it: rm {file}") from error
     if not usable or any(PurePosixPath(name).parts[0] not in {*_FOLDERS, PAGE} for name in names):
         raise StoreError(f"{file} is not what a run has written", next_step=f"remove it: rm {file}")
-    return names
+    return list(names)
 
 
 def _list_from_history(folder: Path) -> list[str]:

@@ -33,7 +33,7 @@ def test_a_comparison_that_could_not_read_everything_is_made_again(recipe, monke
         damaged.setattr(compare, "compare", unreadable(compare.compare))
         assert run(recipe, command="").verdict == "inconclusive"
         assert states(recipe)["compare"] == "run"
-        assert "what it read was damaged" in render_plan(build_plan(recipe))
+        assert "what it was made of was not whole" in render_plan(build_plan(recipe))
     assert run(recipe, command="").verdict == "aligned"
     assert set(states(recipe).values()) == {"kept"}
 
