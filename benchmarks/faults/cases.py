@@ -106,7 +106,7 @@ def singles(kinds: Sequence[Kind], chosen: Sequence[str], dtypes: Sequence[str],
     for dtype in dtypes:
         for kind in kinds:
             number = list(KINDS).index(kind.name)  # the same cases whatever else is asked for
-            fitting = [host for host in chosen if _applies(kind, host, dtype)]
+            fitting = [host for host in chosen if not hosts.HOSTS[host].controls_only and _applies(kind, host, dtype)]
             if kind.of == "optimizer":  # one weight is like another, and the diffusion models have hundreds
                 fitting = [host for host in fitting if not hosts.HOSTS[host].needs]
             for seed in seeds if fitting else ():
@@ -124,7 +124,8 @@ def make_single(kind: Kind, host: str, dtype: str, seed: int) -> Case:
 
 def several(count: int, chosen: Sequence[str], dtypes: Sequence[str], seeds: Sequence[int]) -> Iterator[Case]:
     """Yield cases with ``count`` faults in one run, in every host."""
-    for dtype, host, seed in itertools.product(dtypes, chosen, seeds):
+    fitting = [host for host in chosen if not hosts.HOSTS[host].controls_only]
+    for dtype, host, seed in itertools.product(dtypes, fitting, seeds):
         yield make_several(count, host, dtype, seed)
 
 
@@ -180,6 +181,10 @@ LATER = {
     "norms_in_pieces": Control(("norms_in_pieces",), hosts=("text_encoder", "minilm", "lstm", "unet", "dit")),
     "erf_by_polynomial": Control(("erf_by_polynomial",), hosts=("minilm", "unet")),
     "split_sums": Control(("split_sums", "split_k")),
+    "rounds_once_more": Control(("rounds_once_more",)),
+    "rounds_twice_more": Control(("rounds_twice_more", "chunk2")),
+    "functions_round_once_more": Control(("rounds_once_more",), hosts=("functions",)),
+    "functions_round_twice_more": Control(("rounds_twice_more", "k16"), hosts=("functions",)),
 }
 CONTROLS = {
     **{part: Control((part,)) for part in chips.PARTS if part not in LATER},
@@ -211,7 +216,7 @@ def controls(names: Sequence[str], chosen: Sequence[str], dtypes: Sequence[str],
             fitting = [
                 host
                 for host in chosen
-                if (not control.hosts or host in control.hosts)
+                if (host in control.hosts if control.hosts else not hosts.HOSTS[host].controls_only)
                 and (not control.needs or control.needs in hosts.HOSTS[host].variants)
             ]
             for seed in seeds if fitting else ():

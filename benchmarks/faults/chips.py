@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode  # the one public mode at this level lives in a private module
 
+from .inner_rounding import round_inside
+
 Tensor = torch.Tensor
 Operator = Callable[..., Any]
 Product = Callable[[Tensor, Tensor], Tensor]  # of two matrices or batches of them, in float32, not rounded to 16 bits yet
@@ -544,6 +546,8 @@ PARTS: dict[str, Callable[[torch.Generator], dict[Any, Operator]]] = {
     "norms_in_pieces": _norms_in_pieces,
     "erf_by_polynomial": _erf_by_polynomial,
     "split_sums": _split_sums,
+    "rounds_once_more": partial(round_inside, 1),
+    "rounds_twice_more": partial(round_inside, 2),
 }
 ALTERNATIVES = (
     "split_k",

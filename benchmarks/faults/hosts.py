@@ -32,6 +32,7 @@ class Host:
         output: Return the tensor that the loss is of.
         needs: Package without which the host cannot be built, ``""`` for none.
         variants: Parts that have another implementation.
+        controls_only: No fault is drawn for it, only controls that name it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Host:
     loss: str = "squares"  # or tokens
     needs: str = ""
     variants: tuple[str, ...] = ("attention",)
+    controls_only: bool = False
 
     def make(self, dtype: torch.dtype, variant: Variant | None = None) -> nn.Module:
         """Build the model with the same weights each time."""
@@ -248,6 +250,50 @@ def _recurrent(_: Variant) -> nn.Module:
     return Recurrent()
 
 
+class Functions(nn.Module):
+    """Every norm and many activations, each behind a linear layer, so that its inputs are spread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norms = (nn.LayerNorm(64), nn.RMSNorm(64), nn.GroupNorm(4, 24), nn.BatchNorm1d(24), nn.InstanceNorm1d(24, affine=True))
+        activations = (
+            *(
+                nn.GELU(),
+                nn.GELU("tanh"),
+                nn.SiLU(),
+                nn.Tanh(),
+                nn.Sigmoid(),
+                nn.Softplus(),
+                nn.Mish(),
+                nn.ELU(),
+                nn.Hardswish(),
+            ),
+            *(nn.LogSigmoid(), nn.Softmax(-1), nn.LogSoftmax(-1)),
+        )
+        self.norms, self.activations = nn.ModuleList(norms), nn.ModuleList(activations)
+        self.linears = nn.ModuleList(nn.Linear(64, 64) for _ in activations)
+        with torch.no_grad():
+            for norm in norms:
+                norm.weight.add_(0.2 * torch.randn_like(norm.weight))
+                if getattr(norm, "bias", None) is not None:
+                    norm.bias.add_(0.3 * torch.randn_like(norm.bias))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Return values of the same shape, ``[batch, 24, 64]``."""
+        for place, (linear, activation) in enumerate(zip(self.linears, self.activations, strict=True)):
+            normalized = self.norms[place % len(self.norms)](values)
+            values = values + activation(3 * linear(normalized))
+        return values
+
+
+def _functions(_: Variant) -> nn.Module:
+    return Functions()
+
+
+def _values(dtype: torch.dtype) -> Inputs:
+    return {"values": torch.randn(4, 24, 64, generator=torch.Generator().manual_seed(10)).to(dtype)}
+
+
 def _hidden(made: Any) -> torch.Tensor:
     return made.last_hidden_state
 
@@ -275,6 +321,7 @@ HOSTS = {
         Host("lstm", _recurrent, _tokens, _itself, loss="tokens", variants=()),
         Host("unet", _unet, _latents, _sample, needs="diffusers"),
         Host("dit", _dit, _patches, _sample, needs="diffusers"),
+        Host("functions", _functions, _values, _itself, variants=(), controls_only=True),
     )
 }
 

@@ -24,7 +24,8 @@ Each is divided by that of the reference and of a control (float64 at the same i
 inputs of few distinct values leave residues that do not average out, on correct chips too. More roundings inside are a
 property of a chip's kernel as long as all calls of an operator show them, and so is a curve that is off by an ulp; variance,
 curve and largest are therefore also divided by the median of the same output of the target's other calls of the operator, and
-only a very large variance or curve is a fault by itself.
+only a very large variance or curve is a fault by itself. Variance and largest element are in units of the rounding of what a
+function adds up inside, where that is known: a LayerNorm in bfloat16 may round ``h * w`` before it adds its bias.
 
 The agent computes the numbers (:mod:`precflow.agent.replay`); the lines are in :mod:`precflow.judgement.lines`.
 """
@@ -79,6 +80,8 @@ class SideNumbers:
         half_steps: Of a bfloat16 output: its smallest values, see :mod:`precflow.agent.replay.half_steps`.
         other_form: Of a function with two forms in 16 bits: how many elements have the bits of each, see
             :mod:`precflow.agent.replay.other_forms`.
+        inner: ``variance`` and ``largest``, with those of the control under ``control``, in units of the rounding of what the
+            function adds up inside, see :mod:`precflow.agent.replay.inner_terms`; empty where nothing is known.
     """
 
     dtype: str
@@ -101,6 +104,7 @@ class SideNumbers:
     partial_sums: Mapping[str, float] = field(default_factory=dict)
     half_steps: Mapping[str, float] = field(default_factory=dict)
     other_form: Mapping[str, int] = field(default_factory=dict)
+    inner: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -321,9 +325,10 @@ def _judge_residue(
         if evaluated.kind in _ROUNDING_INSIDE and name in {"variance", "largest"}:
             continue
         same_type = reference.dtype == target.dtype
-        if name == "largest" and same_type and reference.largest > lines.LARGEST_OF_REFERENCE:
+        if name == "largest" and same_type and _read_size(reference, name) > lines.LARGEST_OF_REFERENCE:
             continue
-        least = max(floor, target.control.get(name, 0.0), getattr(reference, name) if same_type else 0.0)
+        control = target.inner["control"] if name in target.inner else target.control
+        least = max(floor, control.get(name, 0.0), _read_size(reference, name) if same_type else 0.0)
         value = _read_residue(target, name)
         if is_few and name == "variance":
             # What the others of so few elements show is as much luck, and so is how well the reference rounded them.
@@ -397,8 +402,16 @@ def _rounding_of_few(numbers: SideNumbers) -> float:
 
 def _read_residue(numbers: SideNumbers, name: str) -> float:
     """Return a residue; slope and curve in units of the errors' own scatter."""
-    value: float = getattr(numbers, name)
-    return value / math.sqrt(max(numbers.variance, 1.0)) if name in _DIRECTED else value
+    if name in _DIRECTED:
+        value: float = getattr(numbers, name)
+        return value / math.sqrt(max(numbers.variance, 1.0))
+    return _read_size(numbers, name)
+
+
+def _read_size(numbers: SideNumbers, name: str) -> float:
+    """Return a residue as it was measured; in units of the rounding of inner terms where these are known."""
+    value: float = numbers.inner[name] if name in numbers.inner else getattr(numbers, name)
+    return value
 
 
 def _line_of(evaluated: Evaluated) -> float:

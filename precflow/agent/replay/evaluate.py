@@ -50,6 +50,7 @@ from precflow.agent.replay.calls import (
 from precflow.agent.replay.errors import Asked, measure_errors, read_asked
 from precflow.agent.replay.explained import explain
 from precflow.agent.replay.gradients import GradientComputation
+from precflow.agent.replay.inner_terms import find_inner_terms
 from precflow.agent.replay.other_arguments import Other, list_others
 from precflow.agent.replay.other_forms import count_bits, find_other_form
 from precflow.agent.replay.partial_sums import add_in_parts, add_partial_sums, find_summed, split_operands
@@ -407,7 +408,8 @@ def measure_output(output: torch.Tensor, exact: Exact, index: str, asked: Option
         result = result.to(output.dtype)  # of movement: `full(..., dtype=torch.float32)` of a reference, on a float16 target
     try:
         # What rounding leaves is looked at where one rounding hides an error: in types of fewer digits than float32.
-        measured = numbers.measure(output, result, exact.terms.get(index), residue=_is_coarse(output))
+        terms, inner = exact.terms.get(index), exact.inner.get(index)
+        measured = numbers.measure(output, result, terms, inner, residue=_is_coarse(output))
     except ValueError as error:
         return {"why": "output %s: %s" % (index, error)}
     errors = measure_errors(output, result, asked or {})
@@ -494,7 +496,10 @@ class Computation:
             "no computation fits",
         )
         self._readings = [reading]
-        return Exact(outputs, self._add_terms(side))
+        inner: Dict[str, torch.Tensor] = {}
+        if any(_is_coarse(output) for output in side.outputs.values()):
+            inner = find_inner_terms(self._call, self._prepare(side.inputs), outputs)
+        return Exact(outputs, self._add_terms(side), inner)
 
     def run_in_parts(self, side: SideValues) -> Dict[str, torch.Tensor]:
         """Return the product of a side as a chip makes it that rounds its partial sums to the output's type.

@@ -23,6 +23,9 @@ them once, with the mean of its z. A wrong scale is wrong at all of them in the 
 that is off by an ulp here and there does not. The same four numbers are taken of a control: float64 at the same inputs, rounded
 once.
 
+What a function adds up inside may be rounded too (:mod:`~precflow.agent.replay.inner_terms`). Where that is known, V and M are
+taken a second time with a deviation of at least the rounding of the largest inner term, and stand under ``inner``.
+
 Values that are not finite and mask fills are left out and counted; ``misplaced`` counts places where output and control differ
 in kind. Tensors are read in blocks, so the memory that this takes beyond the tensors themselves is bounded.
 """
@@ -38,7 +41,7 @@ from precflow.agent.contract import Band
 from precflow.agent.measure import value_classes
 from precflow.agent.measure.content_id import dtype_name
 from precflow.agent.replay.half_steps import HalfSteps
-from precflow.agent.replay.residue import BINS, Distinct, Residue, divide, finite, take_numbers
+from precflow.agent.replay.residue import BINS, Distinct, Inner, Residue, divide, finite, take_numbers
 
 BLOCK = 1 << 16  # elements that are worked on at once: half a megabyte in float64 stays in the cache
 RESIDUES = ("variance", "slope", "curve", "largest")
@@ -46,6 +49,7 @@ _SAMPLE = 4096  # elements whose values set the edges of the bins
 _INNER = 2.0**-24  # half an ulp of float32, relative
 _SMALL, _SCALED = 2.0**-500, 500  # float64 values beyond this are scaled by a power of 2 before they are squared
 _DOUBLE = 53  # digits of float64
+_UNIFORM = math.sqrt(12)  # a uniform error of half a unit has this part of the unit as its standard deviation
 _LEAST = 2.3e-308  # smallest normal float64: nothing is divided by less
 
 
@@ -112,7 +116,12 @@ def round_once(values: torch.Tensor, dtype: torch.dtype, ulp: Optional[torch.Ten
 
 
 def measure(
-    output: torch.Tensor, exact: torch.Tensor, terms: Optional[torch.Tensor] = None, *, residue: bool = True
+    output: torch.Tensor,
+    exact: torch.Tensor,
+    terms: Optional[torch.Tensor] = None,
+    inner: Optional[torch.Tensor] = None,
+    *,
+    residue: bool = True,
 ) -> Dict[str, Any]:
     """Return the numbers of one output.
 
@@ -120,19 +129,25 @@ def measure(
         output: What a side recorded.
         exact: The operator in float64 (complex128) at that side's inputs, of the same shape.
         terms: The operator on absolute values, of the same shape, where it adds up; the scale then is its norm.
+        inner: The largest term inside of each element, of the same shape, where a chip may round it to the output's type.
         residue: Measure V, A, B and M too, which takes twice the time of all the rest; without it they are ``None``.
 
     Raises:
         ValueError: The shapes differ.
     """
-    if output.shape != exact.shape or (terms is not None and terms.shape != exact.shape):
+    if any(other is not None and other.shape != output.shape for other in (exact, terms, inner)):
         raise ValueError("shape %s is recorded, float64 gives %s" % (tuple(output.shape), tuple(exact.shape)))
     facts: Dict[str, Any] = {"dtype": dtype_name(output.dtype), "elements": output.numel()}
     if not (output.is_floating_point() or output.is_complex()):
         return {**facts, **_compare_whole_numbers(output, exact)}
     row = (output.shape[-1] if output.dim() else 1) * (2 if output.is_complex() else 1)
     wide = exact.to(torch.complex128 if exact.is_complex() else torch.float64)
-    flat = _Flat(real_parts(output), real_parts(wide), None if terms is None else _magnitudes(terms, output))
+    flat = _Flat(
+        real_parts(output),
+        real_parts(wide),
+        None if terms is None else _magnitudes(terms, output),
+        inner=None if inner is None else inner.reshape(-1),
+    )
     if flat.output.dtype != torch.float64:
         return {**facts, **_measure_floats(flat, output.dtype, max(row, 1), residue=residue)}
     largest = _largest(flat.exact)
@@ -166,19 +181,22 @@ class _Flat(NamedTuple):
         exact: float64.
         terms: The sum of absolute terms.
         kept: Where both values are ordinary; ``None`` means everywhere. Elsewhere all three are 0.
+        inner: The largest term inside.
     """
 
     output: torch.Tensor
     exact: torch.Tensor
     terms: Optional[torch.Tensor]
     kept: Optional[torch.Tensor] = None
+    inner: Optional[torch.Tensor] = None
 
     def blocks(self, row: int = 1) -> Iterator[_Flat]:
         """Yield blocks of whole rows, converted to float64."""
         size = max(BLOCK // row, 1) * row
         for start in range(0, self.output.numel(), size):
-            terms = None if self.terms is None else self.terms[start : start + size]
-            yield _Flat(self.output[start : start + size].to(torch.float64), self.exact[start : start + size], terms)
+            here = slice(start, start + size)
+            terms, inner = (None if each is None else each[here] for each in (self.terms, self.inner))
+            yield _Flat(self.output[here].to(torch.float64), self.exact[here], terms, inner=inner)
 
 
 def real_parts(tensor: torch.Tensor) -> torch.Tensor:
@@ -256,7 +274,7 @@ class _Filter:
         output, exact = (torch.where(kept, values, zero) for values in (block.output, block.exact))
         terms = None if block.terms is None else torch.where(kept, block.terms, zero)
         counts = (int(nonfinite.sum()), int((~kept & ~nonfinite).sum()), int((~same).sum()))
-        return _Flat(output, exact, terms, kept), counts
+        return _Flat(output, exact, terms, kept, block.inner), counts
 
 
 def _largest(flat: torch.Tensor) -> float:
@@ -289,6 +307,7 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
     edges = _find_edges(flat, ordinary) if residue else None
     once = Distinct() if edges is not None and form.unit > _INNER and _is_repeated(flat, ordinary) else None
     steps = HalfSteps() if real == torch.bfloat16 and residue else None
+    inside = (Inner(), Inner())
     norms: List[torch.Tensor] = []
     for whole in flat.blocks(row):
         block = ordinary.clean(whole)
@@ -302,6 +321,10 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
         if steps is not None:
             steps.add(block.output, once_rounded)
         errors = [_in_deviations(values, block.exact, deviation, top) for values in (block.output, once_rounded)]
+        if block.inner is not None:
+            share = deviation / torch.maximum(deviation, ulp_of(block.inner, form).div_(_UNIFORM))
+            for inner_of, z in zip(inside, errors):
+                inner_of.add(z * share)
         for residue_of, z in zip((own, control), errors):
             residue_of.add(z, weight, places, block.kept)  # clips z
         if once is not None:
@@ -326,7 +349,14 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
         ),
         "control": take_numbers(control, 1, once, edges, sums.count) if residue else None,
         **({} if steps is None else {"half_steps": steps.numbers()}),
+        **({} if flat.inner is None or not residue else _take_inner(inside, sums.count)),
     }
+
+
+def _take_inner(inside: Tuple[Inner, Inner], count: int) -> Dict[str, Any]:
+    """Return V and M of output and control in units of the rounding of inner terms."""
+    own, control = (each.numbers(count) for each in inside)
+    return {"inner": {**own, "control": control}}
 
 
 class _Sums:

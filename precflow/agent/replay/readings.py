@@ -14,10 +14,17 @@ from precflow.agent.replay.calls import CannotCompute, is_out_of_memory
 
 
 class Exact(NamedTuple):
-    """float64 results by output path, and the sums of absolute terms where the operator adds up."""
+    """float64 results by output path.
+
+    Attributes:
+        outputs: The results.
+        terms: The sums of absolute terms where the operator adds up.
+        inner: The largest term inside where a function adds up on its way to the result.
+    """
 
     outputs: Dict[str, torch.Tensor]
     terms: Dict[str, torch.Tensor]
+    inner: Mapping[str, torch.Tensor] = {}
 
 
 def widen(tensor: torch.Tensor) -> torch.Tensor:

@@ -65,6 +65,23 @@ class Residue:
         }
 
 
+class Inner:
+    """Variance and largest element of errors in units of the rounding of inner terms, added up over the blocks."""
+
+    def __init__(self) -> None:
+        self._square = self._largest = 0.0
+
+    def add(self, z: torch.Tensor) -> None:
+        """Add a block of errors over their deviations; 0 at places that are left out."""
+        if z.numel():
+            self._largest = max(self._largest, float(z.abs().max()))
+            self._square += float(z.clamp(-SQUARE_CLIP, SQUARE_CLIP).square().sum())
+
+    def numbers(self, count: int) -> Dict[str, float]:
+        """Return V and M of so many values."""
+        return {"variance": divide(self._square, count), "largest": finite(self._largest)}
+
+
 class Distinct:
     """Errors of output and control by value of float64, where values occur more than once."""
 

@@ -22,6 +22,7 @@ from precflow.comparison.fused.value_classes import widen
 from precflow.diagnosis.evidence import (
     error_shape,
     isolated,
+    lookups,
     masks,
     normalisation,
     operands,
@@ -42,6 +43,10 @@ _LARGEST_ADDED = 1.0  # in its place; more is no epsilon of any kind
 _ENOUGH = 4  # sums with a constant: one of them fits any
 _ZERO = 0.95  # share of the error that zeros in place of values have to make
 _OWN = 2.0**-5  # relative error of the reference above which the expected output is that of another operator
+_ROUNDINGS, _ROUNDINGS_OF_16_BITS = 64.0, 4.0  # that a right output may be off by: of products of matrices, and in 16 bits
+_DIGITS_OF_16_BITS = 11
+_GROWN = 4.0  # times the difference of its inputs that a right output may differ by
+_CLOSE = 0.02  # more than this is no rounding that moved values may be told apart from others by
 _OWN_OF_GRADIENT = 2.0**-7  # the same of a gradient, to which other modules that share the weight may have added
 
 
@@ -85,6 +90,7 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
     )
     if operator_families.find_family(call.operator) == "activation" and "0" in inputs and inputs["0"].shape == target.shape:
         evidence["curve_share"] = error_shape.measure_curve_share(inputs["0"], target - expected)
+    evidence["rows_read"] = _describe_lookup(call.operator, inputs, target)
     variant = variants.fit_variant(call.operator, call.arguments, inputs, target, narrow)
     if is_right and variant is not None:
         variant = variants.VariantFit("", 0.0)
@@ -96,6 +102,14 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
     evidence["unchanged"] = next(filter(None, unchanged), "")
     evidence |= _describe_places(observed, expected, target, given)
     return {name: value for name, value in evidence.items() if value is not None}
+
+
+def _describe_lookup(operator: str, inputs: Mapping[str, npt.NDArray[Any]], target: Array) -> str | None:
+    """Say which rows of a table were read wrongly."""
+    numbers, table = inputs.get("0", inputs.get("input")), inputs.get("1", inputs.get("weight"))
+    if operator != "embedding" or numbers is None or table is None or numbers.dtype.kind not in "iu":
+        return None
+    return lookups.describe_wrong_rows(numbers, table, target)
 
 
 def compute_own_expected(observed: ObservedCall, reference: WholeCall, target: WholeCall) -> Array | None:
@@ -225,7 +239,6 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
     if not error.any():
         return {}
     is_softmax = operator_families.find_family(observed.reference.operator) in {"softmax", "attention"}
-    moved = rearranged.find_rearrangement(here, there)
     growth, clamp = places.measure_growth(here, there), places.measure_clamp_share(here, there)
     zero_share = places.measure_zero_share(here, there)
     other = observed.records[1]
@@ -233,6 +246,8 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
     if inputs is not None and other is not None and other.dtype in FLOATS:
         digits = float_facts(other.dtype).digits
         alone, unit = isolated.find_isolated(here, there, inputs, digits), 2.0**-digits
+    room = _measure_room(observed, unit)
+    moved = rearranged.find_rearrangement(here, there, room if unit < 1.0 else math.inf)
     evidence = {
         "uneven_factor": error_shape.find_uneven_factor(here, there) if _HALF_UNIT <= unit < 1.0 else None,
         "isolated": alone.text if alone else "",
@@ -251,6 +266,7 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
         "position_rank": growth[1] if growth else None,
         "rearranged": moved.text if moved else None,
         "rearranged_share": moved.share if moved else None,
+        "rearranged_exact": moved.left <= room <= _CLOSE if moved and moved.text else None,
         "uniform_target": places.measure_uniform_share(there) if is_softmax else None,
         "uniform_reference": places.measure_uniform_share(here) if is_softmax else None,
         "masked_rows_wrong": _find_masked_rows(observed, error),
@@ -259,6 +275,25 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
         "flushed": _count_flushed(observed, target, reference),
     }
     return {name: value for name, value in evidence.items() if value is not None}
+
+
+def _measure_room(observed: ObservedCall, unit: float) -> float:
+    """Return how far values that only moved may be off, relative to their norm: by rounding, and by what their inputs are.
+
+    Args:
+        observed: The call.
+        unit: One rounding of the target's type; infinite where the inputs of the sides may differ.
+    """
+    other = observed.records[1]
+    if other is None or other.dtype not in FLOATS:
+        return math.inf
+    digits = float_facts(other.dtype).digits
+    own = (_ROUNDINGS if digits > _DIGITS_OF_16_BITS else _ROUNDINGS_OF_16_BITS) * 2.0**-digits
+    if unit < 1.0:
+        return own
+    pairs = [(pair.reference[pair.ordinary], pair.target[pair.ordinary]) for pair in observed.inputs]
+    errors = [error_shape.measure_relative_error(*pair) for pair in pairs]
+    return own + _GROWN * max((error for error in errors if error is not None), default=math.inf)
 
 
 def _find_masked_rows(observed: ObservedCall, error: Array) -> float | None:

@@ -341,11 +341,17 @@ _SUSPECT = {
     "norm_change": EvidenceName(
         "change of norms", "Of the rows, relative to the error: near 0 for a rotation, up to 1 for a scale."
     ),
+    "rows_read": EvidenceName(
+        "reads", "What it reads in place of which rows of its table, wherever their numbers stand; empty if others are wrong."
+    ),
     "first_sample_right": EvidenceName("the first sample agrees", "And the others do not; absent without several samples."),
     "position_growth": EvidenceName("grows with the position", "Relative error of the last quarter over that of the first."),
     "position_rank": EvidenceName("order of the errors by position", "Rank correlation, 1 if every position is worse."),
     "rearranged": EvidenceName("values are", "How they were moved; empty if no rearrangement explains the target."),
     "rearranged_share": EvidenceName("explained by that order", "Share of the error's energy, 0 to 1."),
+    "rearranged_exact": EvidenceName(
+        "nothing else is left", "The right values in that order give the target's but for rounding and what arrived otherwise."
+    ),
     "uniform_target": EvidenceName("rows of equal weights on the target", "Share of the rows."),
     "uniform_reference": EvidenceName("rows of equal weights on the reference", "Share of the rows."),
     "masked_rows_wrong": EvidenceName("wrong rows that are masked everywhere", "Share of the rows with the largest errors."),
@@ -410,6 +416,10 @@ _SUSPECT = {
         "error is a curve over the input", "Share of the error's energy that a function of the input explains, 0 to 1."
     ),
     "narrow_type": EvidenceName("all values fit into", "Narrower type that holds the target's values but not the reference's."),
+    "wrapped_type": EvidenceName(
+        "wraps like", "Narrower type of whole numbers at whose end the target's values began again; absent if there is none."
+    ),
+    "wraps_at": EvidenceName("wraps at", "The first number that this type lacks."),
     "epsilon_reference": EvidenceName("epsilon of the reference", "As recorded, or PyTorch's default."),
     "epsilon_target": EvidenceName("epsilon that explains the target", "Fitted from the input and both outputs."),
     "epsilon_share": EvidenceName("explained by that epsilon", "Share of the error's energy, 0 to 1."),

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from precflow.agent.contract import OPTIMIZER
-from precflow.diagnosis.evidence import error_shape, in_place, masks, normalisation, operator_families
+from precflow.diagnosis.evidence import error_shape, in_place, masks, normalisation, operator_families, wraps
 from precflow.diagnosis.evidence.overflows import nonfinite
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair
 from precflow.diagnosis.introduced import IntroducedError
@@ -81,7 +81,7 @@ def gather(
         evidence |= _measure_error(observed, observed.output) | _gather_by_family(family, observed, observed.output)
         evidence |= in_place.gather(observed)
     else:
-        evidence |= _compare_statistics(*observed.records)
+        evidence |= _compare_statistics(*observed.records) | _find_wrap(observed)
     return {name: value for name, value in evidence.items() if value is not None}
 
 
@@ -196,6 +196,17 @@ def _find_narrow_type(observed: ObservedCall, output: TensorPair) -> str:
         return error_shape.find_narrow_number(output.reference.item(), output.target.item())
     narrow = error_shape.find_narrow_type(output.target)
     return "" if narrow == error_shape.find_narrow_type(output.reference) else narrow
+
+
+def _find_wrap(observed: ObservedCall) -> dict[str, Any]:
+    """Return the type in which whole numbers wrapped, and where it ends, for outputs of whole numbers."""
+    if observed.whole is None:
+        return {}
+    here, there = (side.output for side in observed.whole)
+    if here.shape != there.shape or not {here.dtype.kind, there.dtype.kind} <= {"i", "u"}:
+        return {}
+    found = wraps.find_wrapped_type(here.astype(np.float64), there.astype(np.float64))
+    return {} if found is None else {"wrapped_type": found[0], "wraps_at": found[1]}
 
 
 def _gather_by_family(family: str, observed: ObservedCall, output: TensorPair) -> dict[str, Any]:

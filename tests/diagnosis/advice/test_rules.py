@@ -155,8 +155,17 @@ OTHER_SAMPLE = {
     "masked_different": 40,
     "mask_pattern": "that of the first sample for all",
 }
-PERMUTED = {"rearranged": "3 blocks in the order 1, 0, 2 along the last axis", "rearranged_share": 0.999}
-PAIRED = {"rearranged": "halves interleaved (pairs in place of halves) along the last axis", "rearranged_share": 0.999}
+PERMUTED = {
+    "rearranged": "3 blocks in the order 1, 0, 2 along the last axis",
+    "rearranged_share": 0.999,
+    "rearranged_exact": True,
+}
+ROWS_READ = {"rows_read": "row 7 in place of row 0", "operator": "embedding"}
+PAIRED = {
+    "rearranged": "halves interleaved (pairs in place of halves) along the last axis",
+    "rearranged_share": 0.999,
+    "rearranged_exact": True,
+}
 TAIL = {"border": "the last 3 of 64 along axis 1", "zero_share": 1.0}
 ROTATED = {"name": "layers.0.rotary / add", "norm_change": 0.001, "relative_l2": 0.3}
 GROWING = {"position_growth": 9.0, "position_rank": 0.95, "operator": "cos"}
@@ -271,6 +280,8 @@ TABLE = [
     ("PF226", PERMUTED, {**PERMUTED, "scale_share": 0.9999, "scale_slope": -1.0}),
     ("PF226", PERMUTED, PAIRED),
     ("PF226", PERMUTED, {**PERMUTED, **variant("rows_shifted", variant_share=0.93)}),
+    ("PF229", ROWS_READ, {**ROWS_READ, **variant("rows_shifted")}),
+    ("PF230", {"wrapped_type": "int8", "wraps_at": 128}, {"wrapped_type": ""}),
     ("PF302", variant("uniform"), {"uniform_target": 1.0, "uniform_reference": 1.0}),
     ("PF302", {"uniform_target": 1.0, "uniform_reference": 0.0}, {"uniform_target": 0.3, "uniform_reference": 0.0}),
     ("PF303", variant("other_axis"), {}),
@@ -278,6 +289,7 @@ TABLE = [
     ("PF305", {"nan_rows_masked": 1.0, "nonfinite_target_only": 4}, {"nan_rows_masked": 0.2, "nonfinite_target_only": 4}),
     ("PF305", {"masked_rows_wrong": 1.0}, {"masked_rows_wrong": 1.0, **MASK}),
     ("PF306", {"first_sample_right": True}, {"first_sample_right": True, **MASK}),
+    ("PF306", {"first_sample_right": True}, {"first_sample_right": True, **ROWS_READ}),
     ("PF311", PAIRED, PERMUTED),
     ("PF312", ROTATED, {**ROTATED, "sign_share": 0.99}),
     ("PF312", ROTATED, {**ROTATED, "norm_change": 0.12}),
@@ -623,6 +635,11 @@ def test_names_in_tests_are_evidence():
         ("PF233", {**BACKWARD, "backward_change": "scaled", "backward_factor": 1.01}, "certain"),
         ("PF233", {**BACKWARD, "backward_change": "scaled", "backward_factor": 1.01, "backward_left": 40.0}, "likely"),
         ("PF306", {"first_sample_right": True, "reference_shape": [3, 4, 8, 8]}, "likely"),
+        ("PF226", {**PERMUTED, "rearranged_exact": False}, "possible"),
+        ("PF226", PERMUTED, "certain"),
+        ("PF229", {**ROWS_READ, "in_place": True}, "certain"),
+        ("PF229", {"rows_read": "other values in place of row 3", "in_place": True}, "likely"),
+        ("PF230", {"wrapped_type": "int8", "wraps_at": 128, "inputs_equal": False}, "likely"),
         ("PF306", {"first_sample_right": True, "reference_shape": [2, 4, 8, 8]}, "possible"),
         ("PF221", TAIL, "likely"),
         ("PF221", {**TAIL, "zero_block": 0.6}, "possible"),  # values stand between the zeros

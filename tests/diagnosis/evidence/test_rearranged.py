@@ -36,6 +36,18 @@ def test_an_order_along_an_axis(moved, text, noise):
     assert found.share > 0.99
 
 
+def test_values_that_only_moved_leave_nothing_but_rounding():
+    """A mirrored kernel gives nearly the mirrored output where its input is smooth; that is no order of the right values."""
+    smooth = np.cumsum(np.cumsum(VALUES, -1), -1)
+    kernel = np.array([0.05, 0.2, 0.5, 0.25])
+    right, wrong = (np.apply_along_axis(np.convolve, -1, smooth, one, "same") for one in (kernel, kernel[::-1]))
+    nearly = right[:, ::-1] + 0.02 * (wrong - right)
+    assert find_rearrangement(right, nearly).text == "reversed along axis -2"
+    assert find_rearrangement(right, nearly).left > 1e-3
+    assert find_rearrangement(right, nearly, 64 * 2.0**-24).text == ""
+    assert find_rearrangement(right, right[:, ::-1], 64 * 2.0**-24).text == "reversed along axis -2"
+
+
 def test_rows_of_different_samples(noise):
     rows = VALUES.reshape(24, 12).copy()
     rows[[3, 17]] = rows[[17, 3]]
