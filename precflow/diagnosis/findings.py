@@ -36,6 +36,7 @@ class Suspect:
         after: Last calls whose records agree, where the error starts somewhere between them and this one; else empty.
         between_reference: Calls of the reference in between that have no partner.
         between_target: Calls of the target in between that have no partner.
+        arrives: Identity text of the input that differs although all before it agrees; ``""`` if there is none.
     """
 
     record: str
@@ -54,6 +55,7 @@ class Suspect:
     after: tuple[str, ...] = ()
     between_reference: tuple[str, ...] = ()
     between_target: tuple[str, ...] = ()
+    arrives: str = ""
 
     @classmethod
     def of(cls, call: Call, record: str, ratio: float, why: str) -> Suspect:

@@ -20,19 +20,21 @@ One pass over the calls in order of completion is enough, because everything tha
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from precflow.agent.contract import BACKWARD, GRADIENT, module_text, parse_identity
+from precflow.agent.contract import BACKWARD, GRADIENT, INPUT, OPTIMIZER, module_text, parse_identity
 from precflow.comparison.measure import Measure
-from precflow.diagnosis.collectives import is_collective
+from precflow.diagnosis.collectives import LoneCollective, find_lone
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.flow import Flow, Tracer
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.interval import Interval, find_modules_around, list_names
-from precflow.diagnosis.nodes import CallKey, CallNode
+from precflow.diagnosis.nodes import CallKey, CallNode, key_of
 from precflow.diagnosis.unrecorded import TensorChange
+from precflow.dumps.collectives import is_collective
 from precflow.dumps.header import Header
 from precflow.dumps.records import Call
 from precflow.judgement import lines
@@ -78,7 +80,7 @@ def localize(
     statuses = {record.record: record for record in worst_last}
     by_record = {measure.record: measure for measure in measures}
     tracer = Tracer(nodes, target.calls(), by_record, statuses, judge_input)
-    search = _SuspectSearch(nodes, tracer)
+    search = _SuspectSearch(nodes, tracer, find_lone(reference.calls(), target.calls()))
     for node in nodes.values():
         search.visit(node)
     roles = {record.record: search.roles.get(record.record, "unknown") for record in judged}
@@ -98,6 +100,7 @@ class _SuspectSearch:
     Args:
         nodes: The reference's graph.
         tracer: Carries along what each output hands on.
+        missing: Collectives that the target does not call.
 
     Attributes:
         roles: Identity text of a judged record -> its role.
@@ -108,9 +111,14 @@ class _SuspectSearch:
         ordered: Failing records of the backward pass without a recorded maker, which inherit by execution order alone.
     """
 
-    def __init__(self, nodes: Mapping[CallKey, CallNode], tracer: Tracer) -> None:
+    def __init__(self, nodes: Mapping[CallKey, CallNode], tracer: Tracer, missing: Sequence[LoneCollective] = ()) -> None:
         self.nodes = nodes
         self.tracer = tracer
+        # By rank and step: of collectives of gradients, which everything that an optimizer is given may be made of.
+        self._missing: dict[tuple[int, int], list[LoneCollective]] = defaultdict(list)
+        for lone in missing:
+            if lone.parameters:
+                self._missing[lone.call.rank, lone.call.step].append(lone)
         self.roles: dict[str, str] = {}
         self.clear: dict[CallKey, Suspect] = {}
         self.accumulated: dict[CallKey, Suspect] = {}
@@ -144,7 +152,8 @@ class _SuspectSearch:
                 self.roles[record] = "inherits"
                 self.drifting += 1
             elif (
-                self._was_sent(node)
+                self._lacks_collective(node)
+                or self._was_sent(node)
                 or self._comes_from_around(node)
                 or self._comes_from_inside(node)
                 or self._comes_from_between(node, arriving)
@@ -204,6 +213,20 @@ class _SuspectSearch:
             return suspect
         return _describe_interval(replace(suspect, why=f"{suspect.why}; {interval.text}"), interval)
 
+    def _lacks_collective(self, node: CallNode) -> bool:
+        """Tell whether an optimizer is given another gradient because the target does not reduce all of them, and blame that.
+
+        A gradient that is not reduced is another one. So are all others, if the script clips them by their common norm.
+        """
+        missing = self._missing.get(node.key[:2], ())
+        if node.call.phase != OPTIMIZER or not missing or self.tracer.is_equal_input(node.call.inputs[0]):
+            return False
+        for lone in missing:
+            why = "the target does not call it, and until there everything agrees"
+            record = lone.call.outputs[0].text if lone.call.outputs else ""
+            self.clear.setdefault(key_of(lone.call), Suspect.of(lone.call, record, 1.0, why))
+        return True
+
     def _was_sent(self, node: CallNode) -> bool:
         """Tell whether a rank gave a collective something wrong that no recorded call made, such as a bucket of gradients."""
         return is_collective(node.call) and self.tracer.unrecorded.find_failing(node) is not None
@@ -223,7 +246,8 @@ class _SuspectSearch:
             if status is not None and status.status in MISALIGNED_STATUSES:
                 text = unrecorded.text
                 why = f"what it computes itself was not recorded, and {text} does not agree, though all before that does"
-                self.clear.setdefault(module.key, Suspect.of(module.call, status.record, status.ratio, why))
+                suspect = Suspect.of(module.call, status.record, status.ratio, why)
+                self.clear.setdefault(module.key, replace(suspect, arrives=unrecorded.record.text))
                 return True
         # Nothing shows that the module's own code went wrong.
         return self._comes_from_earlier(node) or self._is_known_arrival(node, unrecorded.taker)
@@ -318,6 +342,7 @@ def _describe_interval(suspect: Suspect, interval: Interval) -> Suspect:
         after=interval.after,
         between_reference=list_names(interval.reference),
         between_target=list_names(interval.target),
+        arrives=interval.record.text if interval.record.whose.role == INPUT else "",
     )
 
 

@@ -33,6 +33,7 @@ from precflow.dumps.batches import align_inputs
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
+from precflow.dumps.views.aligned_collectives import align_collectives
 from precflow.dumps.views.joined_ranks import join_ranks
 from precflow.environment.reproduction import describe_copy
 from precflow.judgement.carried import find_carried
@@ -95,7 +96,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         team: Folders with rules besides the shipped ones.
     """
     started = time.monotonic()
-    reference, target = join_ranks(reference, align_inputs(reference, target))
+    reference, target = join_ranks(reference, align_collectives(reference, align_inputs(reference, target)))
     reproduction = reproduce(reference, target, same)
     measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
     other_settings = {} if reproduction.blockers else find_other_numbers(reference, target)

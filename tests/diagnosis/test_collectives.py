@@ -2,9 +2,10 @@
 
 import pytest
 
-from precflow.diagnosis.collectives import find_givers, read_group
+from precflow.diagnosis.collectives import describe_lone, find_givers, find_lone
 from precflow.diagnosis.graph import build_graph, key_of
 from precflow.diagnosis.localize import localize
+from precflow.dumps.collectives import read_group
 
 PAIR = {"group": "[0, 1]"}
 
@@ -93,3 +94,20 @@ def test_ranks_that_wait_for_each_other_are_ordered_all_the_same(hand_made):
 @pytest.mark.parametrize(("text", "group"), [("[0, 3]", (0, 3)), ("[]", ()), ("all", ()), ('["a"]', ())])
 def test_a_group_that_cannot_be_read_is_empty(hand_made, text, group):
     assert read_group(hand_made().operator("fc", "all_reduce", arguments={"group": text})) == group
+
+
+def test_a_collective_is_missing_unless_what_it_carries_goes_another_way(hand_made):
+    """One side reduces each of two gradients; the other has a bucket, as large as the first alone."""
+    sides = hand_made(), hand_made()
+    for dump in sides:
+        gradients = [dump.module(name, phase="gradient") for name in ("a", "b")]
+        if dump is sides[0]:
+            for number, gradient in enumerate(gradients):
+                dump.operator("(outside)", "all_reduce", gradient, arguments=PAIR, ordinal=number)
+        else:
+            dump.operator("(outside)", "all_reduce", {"shape": (6,)}, arguments=PAIR, phase="backward", shape=(6,))
+    (lone,) = find_lone(sides[0].calls(), sides[1].calls())  # the bucket is filled by the first gradient
+    assert lone.parameters == ("b.0",)
+    assert describe_lone([lone, lone]) == ["all_reduce of the gradients of b.0"]
+    assert find_lone(sides[1].calls(), sides[0].calls()) == []
+    assert find_lone(sides[0].calls(), sides[0].calls()) == []

@@ -6,8 +6,8 @@ operators of torch's dispatcher, ``c10d::allreduce_`` and its kin, and the funct
 A collective returns before it is done, and its result may be overwritten soon after. Waiting for it here would change what runs
 at the same time, and two ranks that call two collectives in different order would wait for each other for ever. So nothing
 waits: what it gave is copied at the moment when it is done (by a callback of its future), and its line is written when a
-recorded call reads the result for the first time, at the end of the backward pass that it belongs to, or at the end of the
-step. These moments do not depend on how fast the ranks are.
+recorded call reads the result for the first time (anything, if the function that was called waits for it itself), at the end of
+the backward pass that it belongs to, or at the end of the step. These moments do not depend on how fast the ranks are.
 """
 
 from __future__ import annotations
@@ -257,8 +257,10 @@ class CollectiveRecorder:
                     running.heading.arguments["read"] = _EARLY  # type: ignore[index]  # made here
                 else:
                     due.append(running)
-            elif running.heading.phase == BACKWARD and not in_backward:
-                due.append(running)
+            elif running.waits or (running.heading.phase == BACKWARD and not in_backward):
+                due.append(
+                    running
+                )  # its function has returned: what is recorded after it gets a later line, the module around it too
         self._write(due)
 
     def _write(self, due: Sequence[_Running]) -> None:

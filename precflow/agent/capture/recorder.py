@@ -5,7 +5,7 @@ It puts the parts of capture together::
     module_hooks       forward of modules, and the call stack        level module
     torch_functions    torch's Python functions                      level api
     aten_operators     aten operators, in forward and backward       level operator
-    collectives        what ranks send each other                    level api, else operator
+    collectives        what ranks send each other                    level api, else operator, else module
     module_gradients   gradients at modules (by way of graph)        phase backward
     parameters         gradients of parameters, optimizer steps      phases gradient, optimizer
       all of them -> record_lines (lines of JSON, tensors measured in batches) -> the writer of the dump
@@ -98,15 +98,13 @@ class Recorder:
         context = CaptureContext(self._lines, self._stack, self._sites, self._is_listening, self._guard)
         self._modules = ModuleRecorder(context, recorded=at_modules and forward, graph=self._graph)
         self._functions = FunctionRecorder(context) if "api" in levels and forward else None
-        self._aten: Optional[AtenRecorder] = None
-        self._collectives: Optional[CollectiveRecorder] = None
         self._sees_operators = "operator" in levels
         self._of_ranks = report is not None
-        level = next((each for each in ("api", "operator") if each in levels), "")
-        if level:
-            self._collectives = CollectiveRecorder(context, level=level, phases=phases, report=report)
-            # Without level operator it records none, and only lets aten operators pass.
-            self._aten = AtenRecorder(context, phases=phases if "operator" in levels else (), graph=self._graph)
+        # Recorded whatever else is: nothing but its own record shows that a collective is missing on a side.
+        level = next((each for each in ("api", "operator") if each in levels), "module")
+        self._collectives = CollectiveRecorder(context, level=level, phases=phases, report=report)
+        # Without level operator it records none, and only lets aten operators pass.
+        self._aten = AtenRecorder(context, phases=phases if self._sees_operators else (), graph=self._graph)
         self._parameters = ParameterRecorder(self._lines, self._stack, self._guard, phases=tuple(phases))
         self._thread: Optional[int] = None  # the watching thread; None while paused
         self._has_begun = False
@@ -143,8 +141,7 @@ class Recorder:
         with self._guard:  # a step may begin while the modes listen
             if self._graph is not None:
                 self._graph.end_step()
-            if self._collectives is not None:
-                self._collectives.begin_step(number)
+            self._collectives.begin_step(number)
             self._stack.begin_step(number)
             self._weights.renew()
             self._lines.begin_step(number)
@@ -211,7 +208,7 @@ class Recorder:
             self._modes = []
             # A script joins its group when it likes, perhaps in its first step; of several ranks every one does.
             can_communicate = self._of_ranks or collectives.is_possible()
-            if self._aten is not None and (self._sees_operators or can_communicate):
+            if self._sees_operators or can_communicate:
                 operators = AtenMode(self._aten, self._collectives)
                 self._modes.append(operators)
                 # Only the dispatch mode has to step aside: the guard switches torch functions off by other means.
@@ -271,8 +268,7 @@ class Recorder:
             WriteError: A line cannot be written.
         """
         with self._guard:
-            if self._collectives is not None:
-                self._collectives.end_step()
+            self._collectives.end_step()
             self._lines.flush()
 
     @property

@@ -126,6 +126,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
             | _describe_alone(run_alone.get(call.suspect.record))
             | _count_exact_products(call.suspect, measures)
             | communication.gather(reference, target, call.reference, call.target)
+            | communication.find_lost(reference, target, call.suspect)
             | ({"repro": f"{repro.name}/{SCRIPT}"} if repro and number == shown else {})
             for number, call in enumerate(observed)
         ],

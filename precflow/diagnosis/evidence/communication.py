@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precflow.agent.contract import parse_identity
-from precflow.diagnosis.collectives import REDUCING, find_givers, is_collective, read_group
+from precflow.agent.contract import FORWARD, OPTIMIZER, parse_identity
+from precflow.diagnosis.collectives import describe_lone, find_givers, find_lone
+from precflow.diagnosis.evidence.places import describe_border
 from precflow.diagnosis.evidence.tensors import WHOLE, Readable
 from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.nodes import key_of
+from precflow.dumps.collectives import REDUCING, is_collective, read_group
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
@@ -33,6 +35,7 @@ _REDUCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
 }
 _FITS = {"float64": 2.0**-40, "float32": 2.0**-18, "float16": 2.0**-8, "bfloat16": 2.0**-5}
 """Relative L2 error up to which a reduction explains an output: some units of rounding, whatever the order of the sum."""
+_SKETCHED = 0.2  # error of a product that was taken of sketches, relative to its size; 509 sums leave about 0.05
 _APART = 16.0  # how many times worse every other reduction has to fit
 
 
@@ -45,9 +48,11 @@ def gather(reference: Readable, target: Readable, call: Call, partner: Call | No
         call: The suspect on the reference.
         partner: The same call on the target.
     """
-    if not is_collective(call) or partner is None:
+    if not is_collective(call):
         return {}
     evidence: dict[str, Any] = {"collective": call.operator.removeprefix("aten.")}
+    if partner is None:
+        return {**evidence, "uncalled": True}
     groups = [read_group(one) for one in (call, partner)]
     if all(groups) and groups[0] != groups[1]:
         evidence["groups"] = [_list_ranks(group) for group in groups]
@@ -74,7 +79,111 @@ def gather_run(reference: Readable, target: Readable, suspects: Sequence[Suspect
         first = parse_identity(suspects[0].record).rank
         evidence["first_rank"] = first
         evidence["only_rank"] = _starts_alone(calls, suspects, judged, first)
+        evidence |= _find_missing(calls, others, suspects)
     return evidence
+
+
+def _find_missing(calls: Sequence[Call], others: Sequence[Call], suspects: Sequence[Suspect]) -> dict[str, Any]:
+    """Return which collectives one side does not call, as far as a suspect depends on them.
+
+    Args:
+        calls: Calls of the reference.
+        others: Calls of the target.
+        suspects: A suspect that such a collective comes before is one itself, or has it in the interval before it.
+    """
+    records = {suspect.record for suspect in suspects}
+    stepped = {
+        (identity.rank, identity.step, f"{identity.module}.{identity.index}".lstrip("."))
+        for identity in map(parse_identity, records)
+        if identity.phase == OPTIMIZER
+    }
+    evidence: dict[str, Any] = {}
+    for name, own, other, between in (
+        ("collectives_missing", calls, others, {each for suspect in suspects for each in suspect.between_reference}),
+        ("collectives_extra", others, calls, {each for suspect in suspects for each in suspect.between_target}),
+    ):
+        lone = [
+            one
+            for one in find_lone(own, other)
+            if one.call.name in between
+            or any(record.text in records for record in one.call.outputs)
+            or any((one.call.rank, one.call.step, each) in stepped for each in one.parameters)
+        ]
+        if lone:
+            evidence[name] = describe_lone(lone)
+            evidence["gradients_unreduced"] = any(one.parameters for one in lone)
+    return evidence
+
+
+def find_lost(reference: Readable, target: Readable, suspect: Suspect) -> dict[str, Any]:
+    """Return which collective's result has become zeros in part on its way to where the error of a suspect is seen.
+
+    The result itself agrees. The input that the error came with, or else the output of the suspect, differs from the reference
+    by exactly that part of it, whether it is the result or a sum with it. Without tensors their sketches tell.
+    """
+    seen = suspect.arrives or suspect.record
+    here, there = (_find_record(dump.calls(), seen) for dump in (reference, target))
+    if here is None or there is None or here[0].phase != FORWARD or here[1].shape != there[1].shape or is_collective(here[0]):
+        return {}
+    (call, one), (_, other) = here, there
+    earlier = (
+        each for each in reference.calls() if (each.rank, each.step) == (call.rank, call.step) and each.order < call.order
+    )
+    collectives = [each for each in earlier if each.phase == FORWARD and is_collective(each)]
+    before = [(each, record) for each in collectives for record in each.outputs if record.shape == one.shape]
+    for each, record in before:
+        share = _measure_lost(reference, target, (one, other), record)
+        if share is not None:
+            return {"lost_result": each.name, **share}
+    return {}
+
+
+def _measure_lost(reference: Readable, target: Readable, taken: tuple[Record, Record], result: Record) -> dict[str, Any] | None:
+    """Return how much of a collective's result an input has lost; ``None`` if it differs from the reference by something else.
+
+    Args:
+        reference: Dump of the reference.
+        target: Dump of the target.
+        taken: The input on both sides.
+        result: The result on the reference.
+    """
+    try:
+        error = _read(target, taken[1]) - _read(reference, taken[0])
+        lost, given = error != 0.0, _read(reference, result)
+        if not lost.any() or _distance(-given[lost], error[lost]) > _FITS[result.dtype]:
+            return None
+        where = describe_border(error.reshape(result.shape), is_known=True)
+        return {"lost_share": float(np.mean(lost)), "lost_of": "elements", "lost_where": where}
+    except (DumpError, ValueError):  # one of them was not kept
+        sketches = [
+            _read_sketch(dump, record) for dump, record in ((target, taken[1]), (reference, taken[0]), (reference, result))
+        ]
+    there, here, made = sketches
+    if there is None or here is None or made is None or not there.shape == here.shape == made.shape:
+        return None
+    # What is lost is a part of the result: the result's product with it is its own square. Sketches keep products.
+    error = there - here
+    square, product, whole = (float(one @ two) for one, two in ((error, error), (error, made), (made, made)))
+    if not square or not whole or abs(product + square) > _SKETCHED * square:
+        return None
+    return {"lost_share": min(1.0, square / whole), "lost_of": "energy", "lost_where": ""}
+
+
+def _read_sketch(dump: Readable, record: Record) -> Floats | None:
+    read = getattr(dump, "sketch", None)  # a dump that was made by hand has none
+    sketch = None if read is None else read(record)
+    return None if sketch is None else np.asarray(sketch, dtype=np.float64).ravel()
+
+
+def _find_record(calls: Sequence[Call], text: str) -> tuple[Call, Record] | None:
+    """Return a record by its identity, with its call."""
+    name = parse_identity(text)
+    for call in calls:
+        if (call.module, call.operator, call.step, call.rank) == (name.module, name.operator, name.step, name.rank):
+            for record in (*call.inputs, *call.outputs):
+                if record.identity == name:
+                    return call, record
+    return None
 
 
 class _Computed:

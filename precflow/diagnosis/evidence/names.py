@@ -26,6 +26,14 @@ _RUN = {
     "only_rank": EvidenceName(
         "only this rank", "All suspects are on one rank, and no other fails before its first collective of that step."
     ),
+    "collectives_missing": EvidenceName(
+        "collectives that the target does not call",
+        "And what they carry, as far as a suspect depends on it; absent if there are none.",
+    ),
+    "collectives_extra": EvidenceName("collectives that only the target calls", "The same of the reference."),
+    "gradients_unreduced": EvidenceName(
+        "they carry gradients", "Whether these collectives carry gradients of parameters; absent without such collectives."
+    ),
     "recipe": EvidenceName("recipe", "Name of the recipe."),
     "keep_tensors": EvidenceName(
         "keeps tensors", "The override with which a run of this recipe keeps the tensors of its suspects."
@@ -203,6 +211,16 @@ _RUN = {
 }
 _SUSPECT = {
     "collective": EvidenceName("collective", "Name of the suspect, if it carries tensors between ranks."),
+    "lost_result": EvidenceName(
+        "collective whose result is lost in part",
+        "Its result agrees, and what takes it differs by exactly the missing part; absent if there is none.",
+    ),
+    "lost_share": EvidenceName("lost share", "Share of that result that is zeros in its place, 0 to 1."),
+    "lost_of": EvidenceName("counted in", "`elements`, or `energy` where only sketches were kept."),
+    "lost_where": EvidenceName("lost at", "At which end of which axis; empty if at none."),
+    "uncalled": EvidenceName(
+        "not called on the target", "The suspect is a collective that the target does not call; else absent."
+    ),
     "ranks_agree": EvidenceName(
         "every rank gives the same on both sides", "The inputs of the collective have the same bits on every rank of its group."
     ),

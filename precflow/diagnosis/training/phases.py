@@ -20,9 +20,9 @@ from typing import Protocol
 
 from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE, parse_identity
 from precflow.comparison.measure import Measure
-from precflow.diagnosis.collectives import is_collective
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.training.gradient_changes import find_gradient_changes
+from precflow.dumps.collectives import is_collective
 from precflow.dumps.header import Header
 from precflow.dumps.records import Call, Record
 from precflow.environment.reproduction import find_different

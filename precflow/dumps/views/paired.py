@@ -32,6 +32,7 @@ from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
+from precflow.dumps.views.aligned_collectives import align_collectives
 from precflow.dumps.views.derivation import Derivation
 from precflow.dumps.views.joined_ranks import join_ranks
 from precflow.errors import ConfigError
@@ -279,9 +280,9 @@ def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule
     """Return both dumps with the names and tensors that pairing rules give them.
 
     Without rules these are the dumps themselves, except that several ranks are seen as one process if the other side is one,
-    and that inputs of a script which differ only by rounding count as the same.
+    that collectives are numbered by what they carry, and that inputs of a script which differ by rounding only are the same.
     """
-    target = align_inputs(reference, target)
+    target = align_collectives(reference, align_inputs(reference, target))
     if not rules:
         return join_ranks(reference, target)
     seen = PairedDump(reference, rules, "reference")

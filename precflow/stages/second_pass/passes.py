@@ -11,6 +11,7 @@ from pathlib import Path
 
 from precflow.dumps.batches import align_inputs
 from precflow.dumps.reader import Dump
+from precflow.dumps.views.aligned_collectives import RenumberedCollectives, align_collectives, find_numbers
 from precflow.dumps.views.joined_ranks import count_ranks
 from precflow.dumps.views.paired import see_through_rules
 from precflow.dumps.views.two_passes import TwoPasses
@@ -47,8 +48,12 @@ def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump | TwoPasses, Du
     sides = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
     if not job.config.pairing.rules and count_ranks(sides[0]) == count_ranks(sides[1]):
         reference, target = open_evidence(needs, "reference"), open_evidence(needs, "target")
-        if isinstance(reference, Dump) and isinstance(target, Dump):
-            target = align_inputs(reference, target)
+        if isinstance(target, TwoPasses):
+            numbers = find_numbers(sides[0].calls(), sides[1].calls())  # both passes of a side number their collectives alike
+            passes = (RenumberedCollectives(part, numbers) for part in (target.first, target.second))
+            return reference, TwoPasses(*passes) if numbers else target
+        if isinstance(reference, Dump):
+            target = align_collectives(reference, align_inputs(reference, target))
         return reference, target
     return see_through_rules(sides[0], sides[1], job.config.pairing.rules)
 

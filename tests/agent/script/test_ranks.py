@@ -127,3 +127,80 @@ def test_a_rank_that_makes_fewer_steps_is_named_and_nothing_is_sealed(script, wa
     assert error["rank"] == "1"
     assert "step 1 should have been recorded, and train.py made only step 0" in error["message"]
     assert not (seen.folder / "dump.json").exists()
+
+
+LACKING = """
+import sys, torch
+import torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+rank, way = dist.get_rank(), sys.argv[2]
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, part):
+        total = part.clone()
+        if way != "unsummed":
+            dist.all_reduce(total)
+        if way == "lost" and rank:
+            total[2:] = 0
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+class Part(nn.Linear):
+    def forward(self, features):
+        return Sum.apply(super().forward(features))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = Part(8, 16), nn.LayerNorm(16), Part(16, 16)
+        self.head = nn.parallel.DistributedDataParallel(nn.Linear(16, 4))
+
+    def forward(self, features):
+        return self.head(torch.tanh(self.second(self.norm(self.first(features))))[rank::2])
+
+torch.manual_seed(0)
+net = Net()
+if way == "moved":  # the hooks of the wrapper are on the parameters that it had
+    for name, parameter in list(net.head.module.named_parameters()):
+        setattr(net.head.module, name, nn.Parameter(parameter.detach().clone()))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(2):
+    features = torch.randn(4, 16, generator=torch.Generator().manual_seed(step)).chunk(2, 1)[rank]
+    net(features).square().mean().backward()
+    for name, parameter in net.named_parameters():
+        if "head" not in name and not (way == "forgets" and name == "norm.weight"):
+            dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def test_a_collective_that_is_missing_or_lost_is_named_by_what_it_carries(script, watch):
+    """Only modules are recorded, and reductions after the one that is missing are paired with their own."""
+    path, capture = script(LACKING), {"step": [0], "detail": "tensors", "level": ["module"]}
+    models = {}
+    ways = ("right", "forgets", "moved", "unsummed", "lost")
+    seen = {way: watch(path, way, ranks=2, folder=way, capture=capture) for way in ways}
+    assert {one.code for one in seen.values()} == {0}, [one.log for one in seen.values()]
+    for way in ways:
+        models[way] = compare_dumps(seen["right"].dump, seen[way].dump, command="")
+    assert models["right"].verdict.verdict == "aligned"
+    first = {way: (one.rule, one.certainty, one.title) for way in ways[1:] for one in models[way].findings[:1]}
+    lacks = "the target does not call all_reduce"
+    assert first == {
+        "forgets": ("PF906", "certain", f"{lacks} of the gradients of norm.weight"),
+        "moved": ("PF906", "certain", f"{lacks} of the gradients of head.module.bias and head.module.weight"),
+        "unsummed": ("PF906", "likely", f"{lacks} in first"),
+        "lost": ("PF908", "certain", "half of what first / all_reduce returns is zeros where it is used"),
+    }
+    starts = {way: next(phase.name for phase in models[way].phases if phase.state == "starts") for way in ways[1:]}
+    assert starts == {"forgets": "communication", "moved": "communication", "unsummed": "forward", "lost": "forward"}
+    # The reductions after the missing one are those of other parameters, and are compared with their own.
+    shapes = [row for row in models["forgets"].rows if row.judged.status == "shape"]
+    assert shapes == []

@@ -142,6 +142,7 @@ SUSPECT = {
     "rearranged": "",
     "rearranged_share": 0.0,
 }
+LACKING = {"ranks": 2, "collectives_missing": ["all_reduce of the gradients of fc.weight"], "gradients_unreduced": True}
 COLLECTIVE = {"collective": "all_reduce", "operator": "all_reduce", "ranks_agree": True}
 BEHIND = {"behind_accepted": "a / softmax", "inputs_equal": False, "introduced_fault": False}
 MATMUL = {"family": "matmul", "operator": "linear", "error_bits": 12.0, "error_cosine": 0.01}
@@ -505,6 +506,9 @@ TABLE = [
     ("PF903", COLLECTIVE, {**COLLECTIVE, "reductions": ["mean", "sum"]}),
     ("PF904", {"ranks": 2, "read_early": ["fc / all_reduce"]}, {"ranks": 2, "read_early": []}),
     ("PF905", {"ranks": 2, "first_rank": 1, "only_rank": True}, {"ranks": 2, "first_rank": 1, "only_rank": False}),
+    ("PF906", LACKING, {"ranks": 2, "collectives_extra": ["all_reduce"]}),
+    ("PF907", {"ranks": 2, "collectives_extra": ["all_reduce"], "gradients_unreduced": False}, LACKING),
+    ("PF908", {"lost_result": "fc / all_reduce", "lost_share": 0.5, "lost_of": "elements"}, COLLECTIVE),
     ("PF809", {"mixed_precision_different": ["level: none / O2"]}, {}),
     ("PF809", {"mixed_precision_different": ["level: none / O2"]}, {"mixed_precision_different": ["x"], "failing": 0}),
     (

@@ -1,0 +1,154 @@
+"""Collectives as the agent records them: which ranks take part, and whose gradient or weight each of them carries.
+
+What a collective carries is read from the records of its own side, so that it holds whatever the other side does: by data flow
+(``all_reduce`` was given what ``head.weight/gradient`` left, perhaps through a ``clone``), else by equal bits, and for a bucket
+of ``DistributedDataParallel`` by its size::
+
+    gradients in order of arrival    head.weight 2560, norm.bias 32, norm.weight 32, ...
+    bucket of 2624 elements          head.weight, norm.bias, norm.weight
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OUTSIDE
+from precflow.dumps.records import Call, Record
+
+COLLECTIVES = frozenset(
+    "all_reduce all_gather all_gather_into_tensor reduce_scatter reduce_scatter_tensor broadcast reduce gather scatter "
+    "all_to_all all_to_all_single send recv".split()
+)
+REDUCING = frozenset("all_reduce reduce reduce_scatter reduce_scatter_tensor".split())
+Place = tuple[int, int, int]
+"""Rank, step and order of a call."""
+
+
+def is_collective(call: Call) -> bool:
+    """Tell whether a call is a collective, as the agent records it: with the ranks that take part."""
+    return call.operator.removeprefix("aten.") in COLLECTIVES and "group" in call.arguments
+
+
+def read_group(call: Call) -> tuple[int, ...]:
+    """Return the ranks that take part in a collective; empty if the agent could not tell."""
+    try:
+        group = json.loads(call.arguments.get("group", "[]"))
+    except ValueError:
+        return ()
+    return tuple(group) if isinstance(group, list) and all(isinstance(rank, int) for rank in group) else ()
+
+
+def read_rank(call: Call, argument: str) -> int:
+    """Return the rank that an argument of a collective names, such as ``root``; -1 if it names none."""
+    text = call.arguments.get(argument, "")
+    return int(text) if text.isdigit() else -1
+
+
+def find_carried(calls: Iterable[Call]) -> Mapping[Place, tuple[str, ...]]:
+    """Return which parameters' gradients, or which weights, each collective carries; only those of which that is known.
+
+    Args:
+        calls: Calls of one dump.
+    """
+    ordered = sorted(calls, key=lambda call: (call.rank, call.step, call.order))
+    if not any(is_collective(call) for call in ordered):
+        return {}
+    carried: dict[Place, tuple[str, ...]] = {}
+    for _, step in groupby(ordered, key=lambda call: (call.rank, call.step)):
+        carried |= _Step(list(step)).find()
+    return carried
+
+
+class _Step:
+    """The calls of one rank in one step, and what the collectives among them carry."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = {call.order: call for call in calls}
+        self._gradients: dict[str, int] = {}  # parameter -> number of elements, in order of arrival
+        self._by_content: dict[str, set[str]] = defaultdict(set)
+        self._carried: dict[Place, tuple[str, ...]] = {}
+        for call in calls:
+            for record in call.outputs if call.phase == GRADIENT else ():
+                name = _name_parameter(call, record)
+                self._gradients.setdefault(name, math.prod(record.shape))
+                if record.known:
+                    self._by_content[record.known].add(name)
+
+    def find(self) -> Mapping[Place, tuple[str, ...]]:
+        """Return what each collective carries."""
+        buckets = []
+        for call in filter(is_collective, self._calls.values()):
+            names = tuple(dict.fromkeys(name for record in call.inputs for name in self._name_content(record)))
+            if names:
+                self._carried[_place(call)] = names
+            elif call.phase == BACKWARD and call.module == OUTSIDE and len(call.inputs) == 1:
+                buckets.append(call)
+        self._share_out(buckets)
+        return self._carried
+
+    def _name_content(self, record: Record) -> tuple[str, ...]:
+        """Return whose gradients or weights a tensor holds; nothing if it is smaller than these, as their common norm is."""
+        names = tuple(dict.fromkeys(self._find_names(record, set())))
+        return names if sum(self._gradients.get(name, 0) for name in names) <= math.prod(record.shape) else ()
+
+    def _find_names(self, record: Record, seen: set[int]) -> Iterator[str]:
+        """Yield the parameters that a tensor is made of or is: by data flow, else by its bits.
+
+        Args:
+            record: The tensor.
+            seen: Orders of the script's calls that were gone through already.
+        """
+        if record.weight:
+            yield record.weight
+            return
+        call = None if record.source is None else self._calls.get(record.source[0])
+        if call is None or record.source is None:
+            names = self._by_content.get(record.known, set()) if record.known else set()
+            yield from names if len(names) == 1 else ()  # gradients of zeros are alike
+        elif call.phase == GRADIENT:
+            yield from (_name_parameter(call, output) for output in call.outputs)
+        elif is_collective(call):
+            yield from self._carried.get(_place(call), ())
+        elif call.module == OUTSIDE and call.phase == FORWARD and call.order not in seen:
+            for given in _list_inputs_of(call, record.source[1]):
+                yield from self._find_names(given, seen if len(call.outputs) > 1 else seen | {call.order})
+
+    def _share_out(self, buckets: Sequence[Call]) -> None:
+        """Give each bucket the gradients that fill it: they were filled in order of arrival, or in reverse order of it."""
+        for names in (list(self._gradients), list(self._gradients)[::-1]):
+            shares: list[tuple[str, ...]] = []
+            left = names
+            for bucket in buckets:
+                size, count = math.prod(bucket.inputs[0].shape), 0
+                while size > 0 and count < len(left):
+                    size -= self._gradients[left[count]]
+                    count += 1
+                shares.append(tuple(left[:count]) if not size else ())
+                left = left[count:] if not size else left
+            if all(shares):
+                self._carried |= {_place(bucket): share for bucket, share in zip(buckets, shares, strict=True)}
+                return
+
+
+def _list_inputs_of(call: Call, output: str) -> tuple[Record, ...]:
+    """Return the inputs that an output is made of: of ``_foreach_mul_`` the one at its place in the list, else all."""
+    if len(call.outputs) == 1:
+        return call.inputs
+    own = tuple(record for record in call.inputs if record.index.rpartition(".")[2] == output.rpartition(".")[2])
+    return own or call.inputs
+
+
+def _place(call: Call) -> Place:
+    return (call.rank, call.step, call.order)
+
+
+def _name_parameter(call: Call, record: Record) -> str:
+    """Return the full name of a parameter by the record of its gradient.
+
+    A model has no name of its own, so that a parameter of the model itself has no module before its name.
+    """
+    return f"{call.module}.{record.index}".lstrip(".")
