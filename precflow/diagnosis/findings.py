@@ -37,6 +37,7 @@ class Suspect:
         between_reference: Calls of the reference in between that have no partner.
         between_target: Calls of the target in between that have no partner.
         arrives: Identity text of the input that differs although all before it agrees; ``""`` if there is none.
+        class_name: Class of the module that makes the call.
     """
 
     record: str
@@ -56,6 +57,7 @@ class Suspect:
     between_reference: tuple[str, ...] = ()
     between_target: tuple[str, ...] = ()
     arrives: str = ""
+    class_name: str = ""
 
     @classmethod
     def of(cls, call: Call, record: str, ratio: float, why: str) -> Suspect:
@@ -69,6 +71,7 @@ class Suspect:
             ratio=ratio,
             why=why,
             site=call.site,
+            class_name=call.class_name,
         )
 
 

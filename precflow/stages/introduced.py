@@ -29,6 +29,7 @@ from precflow.diagnosis.evaluation import (
     pair_calls,
     write_calls,
 )
+from precflow.diagnosis.examined import choose_examined
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.gradients.alternatives import GradientAlternative, choose_alternative, write_gradients
 from precflow.diagnosis.graph import build_graph
@@ -60,8 +61,6 @@ GRADIENTS_FILE = "gradients.json"
 ALTERNATIVES_FILE = "alternatives.jsonl"
 OTHER_ARGUMENTS_FILE = "other_arguments.jsonl"
 _WITHOUT_TORCH = ("workload", "unsupported")  # what an agent calls it that this interpreter has no torch, or too old a one
-EXPLAINED = 3
-"""Number of suspects that are computed again with changes: as many as evidence is gathered of."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ def explain_gradients(  # noqa: PLR0913  two dumps and what was found in them
     Raises:
         SideError: As :func:`evaluate_calls`.
     """
-    suspects = {suspect.record for suspect in region.suspects[:EXPLAINED]}
+    suspects = {suspect.record for suspect in choose_examined(region.suspects)}
     wrong = {one.call for one in found if one.is_fault}
     phases = {BACKWARD, GRADIENT}
     wanted = {
@@ -263,7 +262,7 @@ def explain_arguments(  # noqa: PLR0913  two dumps and what was found in them
     Raises:
         SideError: As :func:`evaluate_calls`.
     """
-    suspects = {suspect.record for suspect in region.suspects[:EXPLAINED]}
+    suspects = {suspect.record for suspect in choose_examined(region.suspects)}
     if not suspects:
         return []
     named = {name_call(call) for call in reference.calls() if any(record.text in suspects for record in call.outputs)}

@@ -19,7 +19,7 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import SIDES
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.advice.whatif import Outcome
-from precflow.diagnosis.evidence.collect import SUSPECTS
+from precflow.diagnosis.examined import choose_examined
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.gradients import GradientRow
@@ -140,9 +140,9 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
 
 
 def _describe_unexamined(region: Region) -> list[str]:
-    """Say that causes were looked for at the first suspects only."""
-    count = len(region.suspects)
-    return [f"causes were looked for at the first {SUSPECTS} of {count} suspects"] if count > SUSPECTS else []
+    """Say that causes were looked for at some of the suspects only."""
+    count, examined = len(region.suspects), len(choose_examined(region.suspects))
+    return [f"causes were looked for at {examined} of {count} suspects, one of each kind first"] if count > examined else []
 
 
 def build_curves_model(  # noqa: PLR0913  each is a fact of its own, and all but one go by name

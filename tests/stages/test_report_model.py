@@ -76,7 +76,9 @@ def test_nothing_fails_and_nothing_is_stored(both):
     assert shown(both(2.0, store=False)) == []
 
 
-@pytest.mark.parametrize(("wrong", "notes"), [(3, []), (5, ["causes were looked for at the first 3 of 5 suspects"])])
+@pytest.mark.parametrize(
+    ("wrong", "notes"), [(3, []), (5, ["causes were looked for at 3 of 5 suspects, one of each kind first"])]
+)
 def test_suspects_whose_tensors_nobody_looked_at_are_counted(both, wrong, notes):
     region = compare_dumps(*both(*[1.1] * wrong), command="").region
     assert len(region.suspects) == wrong

@@ -17,6 +17,7 @@ from precflow.diagnosis.evidence import communication, loss_rows, operator_famil
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.tensors import Readable, observe
+from precflow.diagnosis.examined import choose_examined
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.gradients.alternatives import GradientAlternative
 from precflow.diagnosis.gradients.linear import add_products
@@ -29,7 +30,6 @@ from precflow.judgement.verdicts import Judged
 _LISTED = 5
 _NO_GRADIENTS = Gradients()
 _EXACT = 2.0**-18  # relative error; with operands of 11 bits a product has 2^-14 to 2^-11
-SUSPECTS = 3
 """Number of suspects whose tensors are read."""
 _TENSOR_OR_NONE = ("(absent) / None", "None / (absent)")
 """Ends of arguments that are ``None`` on one side and left out or a tensor on the other: other code, and no other setting."""
@@ -54,7 +54,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     alone: Sequence[RunAlone] = (),
     repro: Path | None = None,
 ) -> dict[str, Any]:
-    """Return evidence by the names of ``names.EVIDENCE``, and under ``suspects`` one mapping for each of the first three.
+    """Return evidence by the names of ``names.EVIDENCE``, and under ``suspects`` one mapping for each that is examined.
 
     Evidence that could not be measured is absent, so that no rule takes it for a measured value.
 
@@ -92,7 +92,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         if not text.endswith(_TENSOR_OR_NONE)
     ]
     families = {operator_families.find_family(suspect.operator) for suspect in region.suspects}
-    observed = [] if blockers else add_products(reference, target, observe(reference, target, region.suspects[:SUSPECTS]))
+    observed = [] if blockers else add_products(reference, target, observe(reference, target, choose_examined(region.suspects)))
     shown = next((number for number, one in enumerate(observed) if repro and write_repro(one, repro)), None)
     headers, same = (reference.header, target.header), config.environment.same
     traces = None if blockers else overflow.trace_sides(reference, target, measures)

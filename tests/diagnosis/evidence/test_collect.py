@@ -12,7 +12,7 @@ from precflow import resources
 from precflow.config.schema import Capture, RunConfig, Side
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rules import advise
-from precflow.diagnosis.evidence.collect import SUSPECTS, collect, keep_tensors
+from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.localize import localize
@@ -250,7 +250,7 @@ def test_blockers_leave_the_tensors_alone(hand_made, monkeypatch):
     assert found["recipe"] == "demo"
 
 
-def test_only_the_first_three_suspects_are_read(hand_made, judge_calls):
+def test_three_suspects_of_one_kind_are_read_and_the_first_of_another(hand_made, judge_calls):
     dump = hand_made()
     for number in range(5):
         dump.operator(f"layers.{number}", "linear", {"weight": "w"}, value=np.ones((2, 2), np.float32))
@@ -258,8 +258,13 @@ def test_only_the_first_three_suspects_are_read(hand_made, judge_calls):
     region = localize(dump, dump, measures, judged)
     found = collect(dump, dump, region=region, measures=measures, judged=judged, config=CONFIG)
     assert found["suspect_count"] == 5
-    assert len(found["suspects"]) == SUSPECTS
+    assert [one["module"] for one in found["suspects"]] == ["layers.0", "layers.1", "layers.2"]
     assert found["suspects_all_matmul"]
+    dump.operator("late", "layer_norm", {"weight": "w"}, value=np.ones((2, 2), np.float32))
+    measures, judged = judge_calls(dump, {call.name: "fail" for call in dump.made})
+    region = localize(dump, dump, measures, judged)
+    found = collect(dump, dump, region=region, measures=measures, judged=judged, config=CONFIG)
+    assert [one["module"] for one in found["suspects"]] == ["layers.0", "layers.1", "late"]
 
 
 def test_products_that_agree_before_the_suspect_are_counted(hand_made, judge_calls):
