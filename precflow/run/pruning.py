@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import filelock
 
@@ -23,7 +25,7 @@ from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.errors import StoreError
 from precflow.run.manifest import MANIFEST_FILE, Manifest, RunEntry
-from precflow.run.store import FETCHING, MAKING, lock_file
+from precflow.run.store import FETCHING, MAKING, find_foreign, lock_file
 from precflow.stages.artifacts import SEAL_FILE
 from precflow.stages.dump import GIVEN_FILE
 
@@ -43,6 +45,7 @@ class StoreFolder:
         bytes: Size on disk; a link counts with its own size.
         used: Seconds since the epoch: when it was made, or last kept by a run.
         why: Why it can be deleted, or why it stays.
+        foreign: Name of a file in it that no run has written; ``""`` if there is none.
     """
 
     name: str
@@ -50,6 +53,7 @@ class StoreFolder:
     bytes: int
     used: float
     why: str
+    foreign: str = ""
 
 
 @dataclass(frozen=True)
@@ -201,6 +205,8 @@ def _sort_folders(root: Path, entries: Sequence[RunEntry], wish: PruneRequest, g
             goes.append(rest)
         elif rest.folder.parent.name in {MAKING, FETCHING} and not _is_free(rest):
             stays.append(replace(rest, why="being made right now"))
+        elif rest.foreign:
+            stays.append(replace(rest, why=f"it holds {rest.foreign}, which no run has written"))
         elif wish.older is not None and wish.now - rest.used <= wish.older:
             stays.append(replace(rest, why="younger than asked for"))
         elif shared and wish.older is None:
@@ -219,9 +225,10 @@ def _list_folders(root: Path, foreign: list[str]) -> Iterator[StoreFolder]:
     for folder in sorted(root.iterdir()):
         if folder.name in {MAKING, FETCHING, _PRUNED} and _is_folder(folder):
             continue
-        finished = _read_finished(folder) if _is_folder(folder) else None
-        if finished is not None:
-            yield _measure(folder, max(finished, _time_of_change(folder / SEAL_FILE)), "")
+        seal = _read_seal(folder) if _is_folder(folder) else None
+        if seal is not None:
+            rest = _measure(folder, max(float(seal["finished"]), _time_of_change(folder / SEAL_FILE)), "")
+            yield replace(rest, foreign=find_foreign(folder, seal["files"]))
         elif _is_folder(folder) and folder.name.endswith(_FAILED):
             yield _measure(folder, _time_of_change(folder), "a failed attempt")
         else:
@@ -290,8 +297,8 @@ def _delete(folder: Path, pruned: Path) -> None:
         pruned.rmdir()
 
 
-def _read_finished(folder: Path) -> float | None:
-    """Return when a stage was finished, from the folder's seal; ``None`` if it has no seal, or that of another folder."""
+def _read_seal(folder: Path) -> Mapping[str, Any] | None:
+    """Return a folder's seal as plain data; ``None`` if it has none, or that of another folder."""
     seal = folder / SEAL_FILE
     try:
         if seal.is_symlink() or not seal.is_file() or seal.stat().st_size > _LARGEST_SEAL:
@@ -300,7 +307,8 @@ def _read_finished(folder: Path) -> float | None:
         # Seals of an older precflow have no checksum, and its stages can be deleted too.
         if CHECKSUM in plain and plain[CHECKSUM] != checksum_of(plain):
             return None
-        return float(plain["finished"]) if f"{plain['name']}-{plain['key']}" == folder.name else None
+        usable = math.isfinite(float(plain["finished"])) and isinstance(plain["files"], dict)
+        return plain if usable and f"{plain['name']}-{plain['key']}" == folder.name else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -22,7 +22,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,9 @@ class Store:
             folder = self.root / MAKING / f"{name}-{key}-{os.getpid()}"
             # While this process holds the lock, no other one makes this instance: these folders are of processes that died.
             for left in (self.root / MAKING).glob(f"{name}-{key}-*"):
-                if resumes and left != folder and not folder.exists():
+                if left.is_symlink():  # of no run: what is behind it is neither gone on with nor deleted
+                    left.unlink()
+                elif resumes and left != folder and not folder.exists():
                     left.replace(folder)
                 elif left != folder or not resumes:
                     shutil.rmtree(left, ignore_errors=True)
@@ -216,7 +218,7 @@ class Store:
             write_text(attempt.folder / SEAL_FILE, json.dumps(seal, ensure_ascii=False, indent=1))
             place = self.root / f"{sealed['name']}-{sealed['key']}"
             # A damaged instance may be in the way, and a folder can be renamed to the name of an empty one only.
-            shutil.rmtree(place, ignore_errors=True)
+            _make_room(place)
             shutil.rmtree(_failed_folder(place), ignore_errors=True)
             attempt.folder.replace(place)
         instance = read_seal(place)
@@ -236,7 +238,7 @@ class Store:
         with explain_disk_errors(self.root), self._locked(name, key):
             here = self.find(name, key)
             if here is None:
-                shutil.rmtree(place, ignore_errors=True)
+                _make_room(place)
                 folder.replace(place)
                 here = self.find(name, key)
         if here is None:
@@ -270,6 +272,42 @@ class Store:
         finally:
             owner.unlink(missing_ok=True)
             lock.release()
+
+
+def find_foreign(folder: Path, named: Collection[str]) -> str:
+    """Return the name of a file in the folder of a stage that no run has put there, ``""`` if there is none.
+
+    A link is no file: it goes with its folder, and what is behind it stays.
+
+    Args:
+        folder: The folder.
+        named: Names of the files in its seal.
+    """
+    for here, _, names in os.walk(folder):
+        for name in names:
+            path = Path(here) / name
+            relative = path.relative_to(folder).as_posix()
+            if relative not in named and relative != SEAL_FILE and not path.is_symlink():
+                return relative
+    return ""
+
+
+def _make_room(place: Path) -> None:
+    """Delete a damaged instance that is in the way of a whole one.
+
+    Raises:
+        StoreError: Somebody has put a file of another sort into its folder.
+    """
+    try:
+        foreign = find_foreign(place, artifacts.read_seal(place)["files"])
+    except (OSError, ValueError, KeyError, TypeError):  # nobody knows what was in it
+        foreign = ""
+    if foreign:
+        raise StoreError(
+            f"{place} is damaged, and holds {foreign}, which no run has written",
+            next_step=f"move that file away, then run the same command: mv {place / foreign} .",
+        )
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def lock_file(root: Path, instance: str) -> Path:

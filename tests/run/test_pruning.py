@@ -274,3 +274,14 @@ def test_a_folder_that_may_not_be_read_stops_no_search_for_stores(tmp_path, monk
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     assert pruning.list_stores(tmp_path / "team") == [tmp_path / "team" / "ours"]
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "notes/mine.txt"])
+def test_a_stage_with_a_file_of_the_users_own_stays(tmp_path, name):
+    folder = make(tmp_path / "runs" / "a" / "store", "judge-11", days=9)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("mine")
+    runs = write_runs(tmp_path / "runs" / "a", (9, ["judge-11"]), (1, ["judge-22"]))
+    (found,) = pruning.find_prunable([runs], [], PruneRequest(runs=1))
+    assert found.goes == ()
+    assert found.stays[0].why == f"it holds {name}, which no run has written"

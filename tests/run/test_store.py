@@ -188,3 +188,27 @@ def test_after_ctrl_c_a_maker_that_can_goes_on(tmp_path, resumes):
     assert store.failed_folder("compare", "ab12").exists() is not resumes
     with store.making("compare", "ab12", resumes=resumes) as attempt:
         assert attempt.folder.joinpath("half").exists() is resumes
+
+
+def test_a_damaged_stage_with_a_file_of_the_users_own_is_not_replaced(tmp_path):
+    store = Store(tmp_path)
+    sealed = make(store)
+    (sealed.folder / "verdict.json").write_text("damaged")
+    (sealed.folder / "mine.txt").write_text("mine")
+    with pytest.raises(StoreError, match=r"is damaged, and holds mine\.txt, which no run has written"):
+        make(store)
+    assert (sealed.folder / "mine.txt").read_text() == "mine"
+    (sealed.folder / "mine.txt").unlink()
+    assert make(store).key == sealed.key
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_link_where_a_killed_maker_would_have_left_its_folder_is_not_followed(tmp_path, resumes):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years")
+    store = Store(tmp_path / "store")
+    (store.root / ".making").mkdir(parents=True)
+    (store.root / ".making" / "judge-ab12-7").symlink_to(tmp_path / "mine")
+    with store.making("judge", "ab12", resumes=resumes) as attempt:
+        assert list(attempt.folder.iterdir()) == []
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years"

@@ -160,9 +160,20 @@ class Uploads:
             self._filesystem.rm_file(f"{upload.path}/{PIN}")
 
     def delete(self, upload: Upload) -> None:
-        """Delete an upload: its marker first, so that no reader finds a part of it."""
+        """Delete an upload: its marker first, so that no reader finds a part of it.
+
+        Raises:
+            StoreError: The store fails, or somebody has put another file there, which an upload never had.
+        """
         with explain_errors(self.url):
             marker = f"{upload.path}/{MARKER}"
+            if upload.seal:  # of one that was never finished nothing says what belongs to it
+                named = {f"{upload.path}/{name}" for name in (MARKER, PIN, *upload.files)}
+                foreign = sorted(path for path in self._filesystem.find(upload.path) if path not in named)
+                if foreign:
+                    raise StoreError(
+                        f"{self.url}: {foreign[0]} belongs to no upload", next_step="move it elsewhere in the store"
+                    )
             if self._filesystem.exists(marker):
                 self._filesystem.rm_file(marker)
             self._filesystem.rm(upload.path, recursive=True)

@@ -208,6 +208,18 @@ def test_a_deleted_upload_leaves_nothing(bucket, machine):
     assert bucket.files() == []
 
 
+def test_what_somebody_else_has_put_beside_an_upload_stays(shelf, machine):
+    sealed, here = seal(machine("here")), remote(shelf, machine("here"))
+    here.share(sealed, nothing)
+    upload = here.uploads.find(sealed.name, sealed.key)
+    kept = here.uploads._filesystem
+    kept.pipe_file(f"{upload.path}/mine.txt", b"mine")
+    with pytest.raises(StoreError, match=r"mine\.txt belongs to no upload"):
+        here.uploads.delete(upload)
+    assert kept.cat_file(f"{upload.path}/mine.txt") == b"mine"
+    assert here.uploads.find(sealed.name, sealed.key) == upload
+
+
 def test_searching_takes_the_newest_first_and_only_the_name(bucket, machine):
     here = remote(bucket, machine("here"))
     for name, key in (
