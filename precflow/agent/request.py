@@ -24,6 +24,7 @@ from precflow.agent.contract import (
     PHASES,
     RECORDED,
     REQUEST_SCHEMA,
+    SHIPPED,
     UNCHECKED,
     WEIGHTS_CHOICES,
     WHATIF_KINDS,
@@ -273,6 +274,23 @@ def parse(plain: Mapping[str, Any]) -> Request:
     if reader.problems:
         raise AgentError("bad_request", "the request is not usable: " + "; ".join(reader.problems))
     return request
+
+
+def describe_code(request: Request) -> List[str]:
+    """Return what code a request has this process run, and for whom it trusts: a request is no data as a recipe is."""
+    found: List[str] = []
+    script = request.workload.get("script")
+    if script:
+        arguments = redaction.redact(request.workload.get("arguments") or {})
+        found.append("runs the script %s%s" % (script, " with arguments %s" % json.dumps(arguments) if arguments else ""))
+    parts = (request.workload.get(part) for part in ("model", "inputs", "loss", "optimizer"))
+    targets = [str(part["_target_"]) for part in parts if isinstance(part, dict) and "_target_" in part]
+    called = [target for target in targets if not target.startswith(SHIPPED)]
+    if called and not script:
+        found.append("calls %s" % ", ".join(called))
+    if found and request.trusted:
+        found[-1] += "; it trusts %s, and every function in it" % ", ".join(request.trusted)
+    return ["this request " + text for text in found]
 
 
 def _parse_determinism(reader: _Reader) -> DeterminismSection:

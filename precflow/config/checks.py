@@ -41,7 +41,7 @@ from precflow.config.schema import SIDES, Capture, MixedPrecision, RunConfig, Si
 from precflow.config.sections import curves_section, pairing_section, tolerance_section, whatifs
 from precflow.config.sections.store_address import find_problem, is_address
 from precflow.config.suggestions import did_you_mean
-from precflow.config.trust import SHIPPED, TARGET
+from precflow.config.trust import SHIPPED, TARGET, is_code_folder
 from precflow.config.units import UNSEEDED
 from precflow.config.vocabulary import COLUMNS, ESCALATING, SEEDED, names_file
 
@@ -97,6 +97,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_learning_rate(config)
     yield from _check_mixed_precision(config)
     yield from _check_whatif(config)
+    yield from _check_site(config)
     yield from _check_script(config)
     yield from _check_batches(config)
     yield from pairing_section.find_problems(config)
@@ -304,6 +305,16 @@ def _check_whatif(config: RunConfig) -> PathProblems:
             yield ("whatif", str(number)), f"`{word}` judges by what stage introduced measures, and stages leaves it out"
     if len(set(config.whatif)) < len(config.whatif):
         yield ("whatif",), "names a what-if twice"
+
+
+def _check_site(config: RunConfig) -> PathProblems:
+    """Yield folders of the site that would let a recipe name files anywhere."""
+    for name, folder in config.site.paths.items():
+        if not folder.strip():
+            yield ("site", "paths", name), "is empty: give a folder, or leave the name out"
+    for name, folder in config.site.code.items():
+        if not is_code_folder(folder):
+            yield ("site", "code", name), f"{folder!r} is no folder for code: expected an absolute path below the root"
 
 
 def _check_script(config: RunConfig) -> PathProblems:

@@ -218,7 +218,7 @@ def _build(
     config = builder.build(data)
     packages = (*trust.list_trusted_packages(), *config.site.trusted)
     untrusted = [
-        *trust.find_forbidden_values(data, interpolation.read, layers.mark),
+        *trust.find_forbidden_values(data, interpolation.read, layers.mark, packages),
         *trust.find_untrusted_targets(data, packages),
     ]
     for path, message in untrusted:

@@ -118,7 +118,7 @@ class Workload:
         "",
         "A training script, run unchanged in place of model and inputs (docs/scripts.md), or a module in the form "
         "`-m package.train`. It comes from the command line, or a recipe names it below a folder of the site: "
-        "`${site.paths.NAME}/train.py`.",
+        "`${site.code.NAME}/train.py`, or a module of a package that the user trusts.",
         "train.py",
     )
     arguments: Mapping[str, Any] = key(
@@ -558,6 +558,12 @@ class Site:
         {},
         "Folders that recipes may name, as `${site.paths.NAME}`. What is in them enters keys, where they are does not.",
         "{models: /cache/models}",
+    )
+    code: Mapping[str, str] = key(
+        {},
+        "Folders of scripts that recipes may run, as `workload.script: ${site.code.NAME}/train.py`: what lies below one may be "
+        "run by any recipe. Absolute, and no folder that others write to.",
+        "{megatron: /opt/megatron}",
     )
     trusted: tuple[str, ...] = key((), "Packages whose functions a recipe may name in `_target_`.", "[our_llm]")
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from precflow.agent import contract
@@ -63,6 +63,10 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "": "stages whatif",
 }
 ELSEWHERE = "give it on the command line or in a site file"
+_SCRIPTS_OF_RECIPES = (
+    "names code that runs here: in a recipe it starts with ${site.code.NAME}/, a folder that the site declares for code, or is "
+    "`-m` and a module of a package that you trust"
+)
 _LISTED = [tuple(f"{section}.{key}".strip(".").split(".")) for section, keys in RECIPES_MAY_SET.items() for key in keys.split()]
 # The same as paths: keys that have to match as they are, keys with anything below them, and the sections around both.
 _CLOSED = frozenset(path for path in _LISTED if path[-1] != "*")
@@ -70,7 +74,8 @@ _OPEN = frozenset(path[:-1] for path in _LISTED if path[-1] == "*")
 _ABOVE = frozenset(path[:length] for path in _LISTED for length in range(len(path)))
 
 _DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")  # [^\W\d] is a letter of any script, or _
-_SITE_PATH = re.compile(r"\$\{site\.paths\.[\w-]+\}/[^$]+")
+_CODE_PATH = re.compile(r"\$\{site\.code\.[\w-]+\}/[^$]+")
+_FOLDERS = (("site", "paths"), ("site", "code"))  # what recipes may read of a site
 _DEFAULT_GROUPS = re.compile(r"override +/?(capture|emulate)")
 
 
@@ -85,7 +90,10 @@ def may_set(path: DottedPath) -> bool:
 
 
 def find_forbidden_values(
-    data: Mapping[str, Any], read: Mapping[DottedPath, Iterable[DottedPath]], mark: Callable[[DottedPath], Mark]
+    data: Mapping[str, Any],
+    read: Mapping[DottedPath, Iterable[DottedPath]],
+    mark: Callable[[DottedPath], Mark],
+    packages: Iterable[str] = (),
 ) -> Iterator[tuple[DottedPath, str]]:
     """Yield ``(path, message)`` for every composed value that a recipe may not set and that comes, even in part, from one.
 
@@ -93,7 +101,9 @@ def find_forbidden_values(
         data: Composed values, references replaced.
         read: Path -> the paths that its references read, for values that have references.
         mark: Returns the mark of a path: the file and line that set it.
+        packages: Packages that the user trusts.
     """
+    known = tuple(packages)
     reported: set[tuple[DottedPath, str]] = set()  # one message for a list, not one for each of its entries
     for path, value in walk_values(data):
         places = {path, *read.get(path, ())}
@@ -104,13 +114,14 @@ def find_forbidden_values(
         )
         if not theirs or not key_tree.is_known(path):
             continue
-        refusal = explain_refusal(path, value) if path != SCRIPT or not _lies_in_site(value, data) else ""
+        refusal = explain_refusal(path, value) if path != SCRIPT else _explain_script(value, data, known)
         # What a recipe may not set it may not read either, except paths of the site.
         not_theirs = next(
-            (place for place in sorted(places - {path}) if place[:2] != ("site", "paths") and explain_refusal(place, "")), None
+            (place for place in sorted(places - {path}) if place[:2] not in _FOLDERS and explain_refusal(place, "")), None
         )
         if not refusal and not_theirs is not None:
-            refusal = f"may not read {dotted(not_theirs)}: a recipe refers to keys that it may set and to ${{site.paths.NAME}}"
+            expected = "keys that it may set, to ${site.paths.NAME} and ${site.code.NAME}"
+            refusal = f"may not read {dotted(not_theirs)}: a recipe refers to {expected}"
         if refusal and len(places) > 1:
             refusal += f". The value comes by a reference, from {mark(theirs[-1]).place}"
         if refusal and (_shortest_refused(path), refusal) not in reported:
@@ -173,7 +184,9 @@ def find_forbidden_text(document: Document) -> Iterator[Problem]:
         message = _explain_more_than_text(path, value)
         if not message and document.group not in MACHINE_GROUPS and key_tree.is_known(full):
             path = _shortest_refused(full)[len(package) :]  # noqa: PLW2901  the key that the message is about
-            if full != SCRIPT or not _SITE_PATH.fullmatch(str(value)) or ".." in str(value).split("/"):
+            # Whether a module is of a package that the user trusts is seen when everything is composed.
+            may_be_trusted = full == SCRIPT and (contract.script_module(str(value)) or _CODE_PATH.fullmatch(str(value)))
+            if not may_be_trusted or _leaves_folder(str(value)):
                 message = explain_refusal(full, "" if "${" in str(value) else value)
         if message and (path, message) not in reported:
             reported.add((path, message))
@@ -219,7 +232,7 @@ def make_defaults_absolute(defaults: Iterable[Any]) -> list[Any]:
 def explain_refusal(path: DottedPath, value: Any) -> str:
     """Return why a recipe may not give a key this value, ``""`` if it may. References are replaced already."""
     if path == SCRIPT:
-        return f"names code that runs here: in a recipe it starts with ${{site.paths.NAME}}/. Else {ELSEWHERE}"
+        return f"{_SCRIPTS_OF_RECIPES}. Else {ELSEWHERE}"
     if not may_set(path):
         return f"belongs to a machine, not to a recipe: {ELSEWHERE}"
     parts = tuple(part for part in path if not part.isdigit())
@@ -233,10 +246,42 @@ def explain_refusal(path: DottedPath, value: Any) -> str:
     return ""
 
 
-def _lies_in_site(value: Any, data: Mapping[str, Any]) -> bool:
-    """Tell whether a path lies in a folder that the site names."""
-    folders = data.get("site", {}).get("paths", {}).values()
-    return ".." not in str(value).split("/") and any(str(value).startswith(f"{str(folder).rstrip('/')}/") for folder in folders)
+def is_code_folder(folder: str) -> bool:
+    """Tell whether a text can be one of ``site.code``: an absolute path, and not the root, below which everything lies.
+
+    >>> [is_code_folder(folder) for folder in ("/opt/megatron", "~/code", "", "code", "/")]
+    [True, True, False, False, False]
+    """
+    whole = os.path.normpath(os.path.expanduser(folder)) if folder.strip() else ""  # noqa: PTH111  Path refuses some texts
+    return os.path.isabs(whole) and os.path.dirname(whole) != whole  # noqa: PTH117, PTH120
+
+
+def _explain_script(value: Any, data: Mapping[str, Any], packages: Sequence[str]) -> str:
+    """Return why a recipe may not run a script, ``""`` if it may: it lies in ``site.code``, or is of a trusted package."""
+    text = str(value)
+    module = contract.script_module(text)
+    if module:
+        if any(module == package or module.startswith(f"{package}.") for package in packages):
+            return ""
+        return f"{module} is not trusted. If you trust it:  PRECFLOW_TRUST={module.partition('.')[0]}. Else {ELSEWHERE}"
+    site = data.get("site", {})
+    for folder in site.get("code", {}).values():
+        if not is_code_folder(str(folder)) or not text.startswith(f"{str(folder).rstrip('/')}/") or _leaves_folder(text):
+            continue
+        try:
+            real, root = (os.path.realpath(os.path.expanduser(path)) for path in (text, str(folder)))  # noqa: PTH111
+        except ValueError:  # a NUL: no file has such a name
+            continue
+        if real.startswith(f"{root}{os.sep}"):
+            return ""
+        return f"is a link to {real}, outside of {folder}: only what lies in a folder of site.code is run. Else {ELSEWHERE}"
+    if any(folder and text.startswith(f"{str(folder).rstrip('/')}/") for folder in site.get("paths", {}).values()):
+        return f"lies in site.paths, whose folders have data; {_SCRIPTS_OF_RECIPES}. Else {ELSEWHERE}"
+    return explain_refusal(SCRIPT, value)
+
+
+def _leaves_folder(path: str) -> bool:
+    return ".." in re.split(r"[/\\]", path)
 
 
 def _explain_more_than_text(path: DottedPath, value: Any) -> str:
@@ -248,7 +293,7 @@ def _explain_more_than_text(path: DottedPath, value: Any) -> str:
     if TARGET in path:
         return "is written out: it may not be a reference"
     if "${" in REFERENCE.sub(lambda match: "" if KEY.fullmatch(match[1].strip()) else match[0], value):
-        return "`${...:...}` would call a resolver: only `${site.paths.NAME}` and other keys are possible"
+        return "`${...:...}` would call a resolver: only `${site.paths.NAME}`, `${site.code.NAME}` and other keys are possible"
     return ""
 
 

@@ -77,6 +77,7 @@ def test_a_dump(forked, written, tmp_path):
     header = json.loads((tmp_path / "output" / "dump.json").read_text())
     assert header["format"] == "precflow-dump"
     assert [event["step"] for event in lines(done) if "step" in event][-2:] == ["facts", "seal"]
+    assert "precflow-agent: this request calls " in done.stderr  # no judge started it: whoever did sees what it runs
 
 
 @pytest.mark.usefixtures("emulation")

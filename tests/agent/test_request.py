@@ -188,3 +188,31 @@ def test_a_header_says_capture_as_json():
     plain = json.loads(json.dumps(capture.to_plain()))
     assert plain["rules"] == [{"match": ["a"], "detail": "digest"}]
     assert plain["detail"] == "tensors"
+
+
+@pytest.mark.parametrize(
+    ("workload", "trusted", "said"),
+    [
+        ({"script": "train.py"}, [], ["this request runs the script train.py"]),
+        (
+            {"script": "-m ours.train", "arguments": {"lr": 1e-4, "api_key": "s3cr3t-s3cr3t"}},
+            ["ours"],
+            [
+                (
+                    'this request runs the script -m ours.train with arguments {"lr": 0.0001, "api_key": "(redacted)"}; '
+                    "it trusts ours, and every function in it"
+                )
+            ],
+        ),
+        (
+            {"model": {"_target_": "ours.build"}, "inputs": {"_target_": "theirs.feed"}},
+            ["ours", "theirs"],
+            ["this request calls ours.build, theirs.feed; it trusts ours, theirs, and every function in it"],
+        ),
+        ({"model": {"_target_": "precflow.workloads.stable_diffusion.text_encoder"}}, ["ours"], []),
+        ({}, [], []),
+    ],
+)
+def test_a_request_says_what_code_it_runs(workload, trusted, said):
+    asked = request.parse({"schema": 1, "action": "dump", "output": "x", "workload": workload, "trusted": trusted})
+    assert request.describe_code(asked) == said

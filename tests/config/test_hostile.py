@@ -323,7 +323,7 @@ def test_keys_of_a_later_version_are_no_breach_of_trust(team, sites):
     """Scripts, curves, layouts, a migration: the recipe is refused because this version lacks them, and for nothing else."""
     team("base", "about: {owner: us}")
     team("evil", TEAM)
-    sites("mine", "site: {paths: {code: /c, data: /d, models: /m}}\ntarget: {interpreter: /py, variables: {MY_OWN: x}}")
+    sites("mine", "site: {code: {ours: /c}, paths: {data: /d, models: /m}}\ntarget: {interpreter: /py, variables: {MY_OWN: x}}")
     with pytest.raises(ConfigError) as refused:
         composition.compose(["+recipe=evil", "+site=mine"], complete=False)
     assert not isinstance(refused.value, TrustError)
@@ -334,33 +334,76 @@ def test_keys_of_a_later_version_are_no_breach_of_trust(team, sites):
     assert words == {"tolerance.standards[0]"}
 
 
+SCRIPTS = {
+    "a path": "workload: {script: /tmp/evil.py}",
+    "a name": "workload: {script: evil.py}",
+    "data of the site": "workload: {script: '${site.paths.models}/evil.py'}",
+    "a path in data of the site": "workload: {script: /m/evil.py}",
+    "the folder above": "workload: {script: '${site.code.ours}/../evil.py'}",
+    "the folder above on Windows": "workload: {script: '${site.code.ours}/x\\..\\..\\evil.py'}",
+    "the folder itself": "workload: {script: '${site.code.ours}'}",
+    "a reference to the folder above": "workload: {script: '${about.title}'}\nabout: {title: '${site.code.ours}/../evil.py'}",
+    "a reference": "workload: {script: '${workload.arguments.x}', arguments: {x: /c/train.py}}",
+    "half a reference": "workload: {script: '/c/${workload.arguments.x}', arguments: {x: train.py}}",
+    "two references": "workload: {script: '${site.code.ours}/${workload.arguments.x}', arguments: {x: ../evil.py}}",
+    "a hidden section": "workload: '${emulate.rules[0].hidden}'\nemulate: {rules: [{hidden: {script: /tmp/evil.py}}]}",
+    "below an empty path": "workload: {script: '${site.paths.nothing}/tmp/evil.py'}",
+    "a folder with the same beginning": "workload: {script: '${about.owner}'}\nabout: {owner: 'TMP/code2/evil.py'}",
+    "a module": "workload: {script: '-m evil.train'}",
+    "a module with the same beginning": "workload: {script: '-m ours2.train'}",
+    "a NUL": 'workload: {script: "${site.code.ours}/\\0evil.py"}',
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_recipe_runs_no_script_but_below_a_folder_of_code(team, sites, tmp_path, name):
+    team("evil", SCRIPTS[name].replace("TMP", str(tmp_path)))
+    (tmp_path / "code").mkdir()
+    sites("mine", f"site: {{code: {{ours: {tmp_path}/code}}, paths: {{models: /m, nothing: ''}}, trusted: [ours]}}")
+    with pytest.raises(ConfigError, match=r"workload(\.script)?") as refused:
+        composition.compose(["+recipe=evil", "+site=mine"], complete=False)
+    assert any(problem.key.startswith("workload") for problem in refused.value.problems), refused.value
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_link_does_not_lead_out_of_a_folder_of_code(team, sites, tmp_path, kind):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "evil.py").write_text("")
+    link = tmp_path / "code" / ("train.py" if kind == "file" else "sub")
+    link.symlink_to(tmp_path / "theirs" / ("evil.py" if kind == "file" else ""))
+    team("evil", f"workload: {{script: '${{site.code.ours}}/{'train.py' if kind == 'file' else 'sub/evil.py'}'}}")
+    sites("mine", f"site: {{code: {{ours: {tmp_path}/code}}}}")
+    with pytest.raises(TrustError, match=r"is a link to .*theirs/evil\.py, outside of"):
+        composition.compose(["+recipe=evil", "+site=mine"])
+
+
 @pytest.mark.parametrize(
-    "text",
+    "text", ["code: {a: ''}", "code: {a: ' '}", "code: {a: /}", "code: {a: relative}", "code: {a: /x/..}", "paths: {a: ''}"]
+)
+def test_a_folder_of_the_site_that_is_everywhere_is_refused(team, sites, text):
+    team("r", "workload: {model: {weights: '${site.paths.a}/etc/passwd'}}" if "paths" in text else "about: {title: x}")
+    sites("mine", f"site: {{{text}}}")
+    with pytest.raises(ConfigError, match=r"site\.(code|paths)\.a +.*(is no folder for code|is empty)"):
+        composition.compose(["+recipe=r", "+site=mine"], complete=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
     [
-        "workload: {script: /tmp/evil.py}",
-        "workload: {script: evil.py}",
-        "workload: {script: '${site.paths.code}/../evil.py'}",
-        "workload: {script: '${site.paths.code}'}",
-        "workload: {script: '${workload.arguments.x}', arguments: {x: '${site.paths.code}/../evil.py'}}",
-        "workload: {script: '${workload.arguments.x}', arguments: {x: /c/train.py}}",
-        "workload: {script: '/c/${workload.arguments.x}', arguments: {x: train.py}}",
-        "workload: {script: '${site.paths.code}/${workload.arguments.x}', arguments: {x: ../evil.py}}",
+        (["+recipe=good", "+site=mine"], "/sub/train.py"),
+        (["+recipe=plain", "workload.script=/x/train.py"], "/x/train.py"),
+        (["+recipe=module", "+site=mine"], "-m ours.sub.train"),
     ],
 )
-def test_a_recipe_names_no_script_but_below_a_folder_of_the_site(team, sites, text):
-    team("evil", text)
-    sites("mine", "site: {paths: {code: /c}}")
-    with pytest.raises(TrustError, match=r"workload\.script"):
-        composition.compose(["+recipe=evil", "+site=mine"], complete=False)
-
-
-@pytest.mark.parametrize("words", [["+recipe=good", "+site=mine"], ["+recipe=plain", "workload.script=/x/train.py"]])
-def test_a_script_of_the_site_or_the_command_line_is_run(team, sites, words):
-    team("good", "workload: {script: '${site.paths.code}/sub/train.py', arguments: {lr: 1e-4}}")
+def test_a_script_of_the_site_of_a_trusted_package_or_of_the_command_line_is_run(team, sites, tmp_path, words, script):
+    team("good", "workload: {script: '${site.code.ours}/sub/train.py', arguments: {lr: 1e-4}}")
     team("plain", "about: {title: x}")
-    sites("mine", "site: {paths: {code: /c}}")
-    config = composition.compose(words, complete=False).config
-    assert config.workload.script in {"/c/sub/train.py", "/x/train.py"}
+    team("module", "workload: {script: '-m ours.sub.train'}")
+    (tmp_path / "disk" / "sub").mkdir(parents=True)
+    (tmp_path / "code").symlink_to(tmp_path / "disk")  # the user's own link to the whole folder
+    sites("mine", f"site: {{code: {{ours: {tmp_path}/code}}, trusted: [ours]}}")
+    assert composition.compose(words, complete=False).config.workload.script.endswith(script)
 
 
 @pytest.mark.parametrize("pattern", ["/etc/passwd", "../x", "~/x", "a/../../x"])
@@ -378,7 +421,7 @@ environment:
   require: {free_disk: 100GB, torch: ">=2.1"}
   same: [weights, tokenizer]
 workload:
-  script: ${site.paths.code}/pretrain_gpt.py
+  script: ${site.code.ours}/pretrain_gpt.py
   arguments: {num-layers: 4, bf16: true, data-path: "${site.paths.data}/pile", load: "${site.paths.models}/llm"}
 reference: {device: cuda, ranks: 8, layout: {tensor: 2}}
 target:
