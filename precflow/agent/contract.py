@@ -80,6 +80,7 @@ EMPTY_HEADER: Dict[str, Any] = {
     "ran": [],
     "losses": [],
     "loss_steps": [],
+    "updates": {},
     "draws": [],
     "counts": {"calls": 0, "records": 0, "tensors": 0, "bytes": 0},
     "sites": [],

@@ -282,6 +282,7 @@ class Recording:
             if not self._has_run:
                 self._empty.append(self.number)
             self._watching.close()
+            self._recorder.end_step()
             self._writer.close_step(self.number, self._rank)
 
     def _before_call(self, module: torch.nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
@@ -341,6 +342,7 @@ class Recording:
     def _seal(self) -> None:
         from precflow.agent.session import workload_model
         from precflow.agent.session.dump import build_header, describe_run
+        from precflow.agent.session.rank_group import name_of_rank
 
         inputs: Dict[str, Any] = {}
         if self._rank:
@@ -356,10 +358,13 @@ class Recording:
                 calls={"": self._calls_in_all},
                 whole=not self._asked_whether_done,
             ),
+            "updates": name_of_rank(self._rank, self._recorder.updates.describe()),
         }
         of_ranks = _gather(own)
+        updates: Dict[str, Any] = {}
         for other in of_ranks:
             inputs.update(other["inputs"])
+            updates.update(other["updates"])
         if self._rank:
             return
         losses = [facts["losses"] for facts in of_ranks]
@@ -369,6 +374,7 @@ class Recording:
         header["ran"] = [facts["ran"] for facts in of_ranks]
         header["losses"] = [sum(each[step] for each in losses) / len(losses) for step in steps]  # their mean, as of any ranks
         header["loss_steps"] = steps
+        header["updates"] = updates
         header["sites"] = [redaction.redact_text(site) for site in self._recorder.sites]
         self._writer.seal(header, ranks=range(1, self._ranks))
 

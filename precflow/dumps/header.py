@@ -18,7 +18,7 @@ from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
 _ADDED: Mapping[str, Any] = {
-    name: EMPTY_HEADER[name] for name in ("script", "observer", "ran", "loss_steps")
+    name: EMPTY_HEADER[name] for name in ("script", "observer", "ran", "loss_steps", "updates")
 }  # keys that older agents of this schema do not write, with their empty values
 _SIDES = ("reference", "target", "golden")
 
@@ -104,6 +104,29 @@ class RanInAll:
     calls: Mapping[str, Count] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ParameterUpdates:
+    """What is known of one parameter in training, whatever was recorded of it.
+
+    Attributes:
+        dtype: Its element type.
+        trained: It requires a gradient.
+        held: An optimizer that has stepped holds it, or a copy that is trained in its place.
+        given: Runs of steps, first and last, in which an optimizer that holds it found a gradient, recorded steps or not.
+        moved: Recorded step -> how far the weight has moved in it, relative to its size, 0 to 2; 0: not a bit of it.
+        moved_in_all: How far it has moved from the first recorded step to the end of the last.
+        state: Tensor of the optimizer's state -> recorded steps that have changed it.
+    """
+
+    dtype: str = ""
+    trained: bool = True
+    held: bool = True
+    given: tuple[tuple[Count, Count], ...] = ()
+    moved: Mapping[Count, float] = field(default_factory=dict)
+    moved_in_all: float = 0.0
+    state: Mapping[str, tuple[Count, ...]] = field(default_factory=dict)
+
+
 def describe_comparison(by: Collection[str]) -> str:
     """Return how two runs were compared, in words for people.
 
@@ -175,6 +198,7 @@ class Header:
         ran: What each rank ran in all; empty if the dump does not say.
         losses: One for each training step; of a script or a loop of one's own, one for each recorded step.
         loss_steps: The step of each loss; empty if they are counted from 0.
+        updates: Name of a parameter, with ``rank1.`` in front for those of other ranks -> what the recorded steps did to it.
         draws: Random draws, in order.
         counts: ``calls, records, tensors, bytes``.
         sites: Places in the source; calls refer to them by index.
@@ -208,6 +232,7 @@ class Header:
     ran: tuple[RanInAll, ...] = ()
     losses: tuple[float, ...] = ()
     loss_steps: tuple[Count, ...] = ()
+    updates: Mapping[str, ParameterUpdates] = field(default_factory=dict)
     draws: tuple[Mapping[str, Any], ...] = ()
     counts: Mapping[str, Count] = field(default_factory=dict)
     sites: tuple[str, ...] = ()
@@ -342,6 +367,8 @@ def _convert(plain: Mapping[str, Any]) -> Header:
             _check_keys(entry, {attribute.name for attribute in fields(ContentEntry)}, f"{key}.entries.{name}.")
     for rank, each in enumerate(plain["ran"]):
         _check_keys(each, {attribute.name for attribute in fields(RanInAll)}, f"ran.{rank}.")
+    for name, entry in dict(plain["updates"]).items():
+        _check_keys(entry, {attribute.name for attribute in fields(ParameterUpdates)}, f"updates.{name}.")
     _check_keys(plain["counts"], set(EMPTY_HEADER["counts"]), "counts.")
     msgspec.convert(plain["capture"], _CaptureSection)
     msgspec.convert(plain["emulate"], _Emulated)

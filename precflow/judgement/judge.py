@@ -57,6 +57,8 @@ NOT_EVALUATED = (
     "it judges operators at equal inputs, and none was computed again in float64;"
     " capture.detail=tensors with capture.level=[api] or [operator] keeps what that takes"
 )
+UPDATES = "the same parameters are updated"
+"""Stands among the standards if a parameter moves on one side only."""
 FIRST_LOSS = "the loss of the first step"
 """Stands among the standards if that loss fails by the line that it is held to without any."""
 _NO_FLOORS: Mapping[str, Floor] = {}
@@ -77,6 +79,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     amounts: Sequence[str] = (),
     unrepeatable: Sequence[str] = (),
     other_settings: Mapping[str, Sequence[str]] = _NO_SETTINGS,
+    still: Mapping[str, Sequence[str]] = _NO_SETTINGS,
     second_pass: bool = False,
     today: datetime.date,
     folders: Sequence[Path] = (),
@@ -101,6 +104,8 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         other_settings: ``name: reference / target`` of settings that the optimizers of both sides have with other values. Such
             a run is not aligned, however little its steps show of it: the floor of Adam's first step hides another rate. To
             each the records of the steps that have it, which may be accepted.
+        still: Parameters that one side does not update, in words, and the records of their steps, which may be accepted. Such a
+            run is misaligned, whatever was recorded of it.
         second_pass: The measures are those after the second pass of escalating capture.
         today: Decides which accepted differences have expired.
         folders: Folders with standards besides the shipped ones.
@@ -128,6 +133,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]
     decisions = mark_covered(measures, decisions)
     decisions, open_settings = _accept_settings(measures, decisions, other_settings, accepted)
+    decisions, not_updated = _accept_settings(measures, decisions, still, accepted)
     judged = [decision.judged for decision in decisions]
     rows = list(zip(measures, judged, strict=True))
     counted = tally(judged)
@@ -137,7 +143,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     loss = LossOutcome() if is_limited or blockers else judge_first_loss(rows, *losses, (reference_dtype, target_dtype))
     not_applied = {standard.name: NOT_EVALUATED for standard in loaded if standard.judges_operators}
     not_applied |= {name: outcome.missing for name, outcome in by_losses.items() if outcome.missing}
-    failures = _describe_failures(rows, unrepeatable)
+    failures = [*_describe_failures(rows, unrepeatable), *not_updated]
     failures += [
         f"{standard.dated}: {text}"
         for standard in loaded
@@ -205,6 +211,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         standards=_find_met(config, decisions, counted)
         | {standard.name: False for standard in loaded if not standard.judges_records}
         | {name: outcome.is_met for name, outcome in by_losses.items()}
+        | ({UPDATES: False} if not_updated else {})
         | ({FIRST_LOSS: False} if loss.failed else {})  # else whoever explains the failing records would explain it away
         | dict(logged.met),
         not_applied=not_applied,
@@ -230,7 +237,8 @@ def _accept_settings(
         else one
         for one in decisions
     ]
-    remaining = [text for text, those in other_settings.items() if not those or not reasons.keys() >= set(those) & rows.keys()]
+    recorded = {text: set(those) & rows.keys() for text, those in other_settings.items()}
+    remaining = [text for text, those in recorded.items() if not those or not reasons.keys() >= those]
     return marked, remaining
 
 

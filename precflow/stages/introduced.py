@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import BACKWARD, CALLS_FILE, ERRORS_FILE, EVALUATED_FILE, GRADIENT, REQUEST_SCHEMA
+from precflow.comparison.measure import Measure
 from precflow.config.schema import Side, plain
 from precflow.config.sections.standards import are_measured
 from precflow.diagnosis import operator_standards
@@ -37,6 +38,7 @@ from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumber
 from precflow.diagnosis.other_arguments import OtherArgument, choose_values, write_suspects
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
 from precflow.diagnosis.training.replay import ReplayedStep, judge_steps, replay_steps
+from precflow.diagnosis.training.updates import blame_still, find_still_parameters
 from precflow.dumps.requests import describe_side
 from precflow.errors import SideError, StoreError
 from precflow.judgement import lines, standards
@@ -86,8 +88,8 @@ def evaluation_stage(*, second_pass: bool) -> Stage:
 
 def stage(*, second_pass: bool) -> Stage:
     """Return the stage that names operators; with a second pass it reads what both passes kept."""
-    needs = newest(("dump.reference", "dump.target", "judge", "localize"), second_pass=second_pass)
-    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=12)
+    needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), second_pass=second_pass)
+    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=13)
 
 
 def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, Region]:
@@ -177,6 +179,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         verdict,
         region,
         evaluation=needs[EVALUATION],
+        measures=read_measures(latest(needs, "compare")),
         holding=_load_standards(job),
         guessed=[name for name in job.config.tolerance.standards if are_measured([name])],
     )
@@ -344,6 +347,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     region: Region,
     *,
     evaluation: Path,
+    measures: Sequence[Measure] = (),
     holding: Sequence[standards.Standard] = (),
     guessed: Collection[str] = (),
 ) -> tuple[list[IntroducedError], int, Attribution]:
@@ -356,6 +360,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
         verdict: The verdict by limits.
         region: The region by first divergence.
         evaluation: Folder of the evaluation.
+        measures: Every pair.
         holding: Standards that judge operators.
         guessed: Standards that measure their limits.
 
@@ -388,6 +393,10 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
         left_out=skipped.left_out,
         guessed=guessed,
     )
+    wrong = {(one.call, one.index) for one in found if one.is_fault}
+    kept = {record.text for pair in pairs for record in pair.reference.outputs if (pair.name, record.index) in wrong}
+    still = find_still_parameters(reference, target, measures)
+    final = replace(final, region=blame_still(final.region, still, reference.calls(), kept=kept))
     if holding:
         statuses, outcome = operator_standards.apply(
             [operator_standards.hold_all(one, evaluated, operators) for one in holding],

@@ -14,6 +14,7 @@ from precflow.config.schema import plain
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evidence.training import find_other_averages, find_other_numbers
+from precflow.diagnosis.training.updates import describe_still, find_still_parameters
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.two_passes import TwoPasses
 from precflow.errors import StoreError
@@ -115,6 +116,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         amounts=reproduction.amounts,
         unrepeatable=reproduction.unrepeatable,
         other_settings={} if reproduction.blockers else find_other_numbers(*evidence),
+        still={} if reproduction.blockers else describe_still(find_still_parameters(*evidence, measures)),
         second_pass=second("compare") in needs,
         today=_today(),
         folders=job.team.get("standard", ()),

@@ -8,6 +8,7 @@ from typing import Any
 
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.localize import localize
+from precflow.diagnosis.training.updates import blame_still, find_still_parameters
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.job import Job, Stage, StageResult
@@ -32,11 +33,15 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     measures = read_measures(latest(needs, "compare"))
     inputs = judge_inputs(job, needs, reference, target, find_dtypes(reference, target, measures))
     region = localize(reference, target, measures, read_judged(latest(needs, "judge")), inputs)
+    if measures:  # none was read where the sides were given other data
+        region = blame_still(region, find_still_parameters(reference, target, measures), reference.calls())
     write_value(folder / REGION_FILE, region)
     return StageResult(note=f"starts at {region.start}" if region.start else "nothing parts")
 
 
-STAGE = Stage(name="localize", needs=("dump.reference", "dump.target", "compare", "judge"), declare=_declare, make=_make)
+STAGE = Stage(
+    name="localize", needs=("dump.reference", "dump.target", "compare", "judge"), declare=_declare, make=_make, version=2
+)
 SECOND = Stage(
     name=second(STAGE.name),
     needs=newest(STAGE.needs, second_pass=True),

@@ -16,6 +16,7 @@ from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
 from precflow.diagnosis.evidence.training import find_other_settings, moves_no_weight
 from precflow.diagnosis.findings import Finding, Region
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
+from precflow.diagnosis.training.updates import describe_still, find_still_parameters
 from precflow.dumps.views.paired import see_through_rules
 from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import Judged, Verdict
@@ -79,9 +80,10 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     outcomes = whatif.read_outcomes(needs)
     findings = apply_outcomes(read_findings(needs["advise"]), outcomes)
     sides = see_through_rules(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), job.config.pairing.rules)
+    measures = read_measures(latest(needs, "compare"))
     model = build_model(
         *sides,
-        measures=read_measures(latest(needs, "compare")),
+        measures=measures,
         judged=judged,
         verdict=verdict,
         region=replace(region, notes=(*_describe_second_pass(needs), *region.notes)),
@@ -92,6 +94,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         phases=_tell_phases(job, needs, judged, verdict, region),
         settings=find_other_settings(*sides),
         without_updates=moves_no_weight(*sides),
+        still=tuple(describe_still(find_still_parameters(*sides, measures))) if measures else (),
         steps=introduced.read_steps(needs),
         gradients=introduced.read_gradients(needs).rows,
         recipe=job.config.recipe,

@@ -62,6 +62,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
     phases: Sequence[PhaseState] = (),
     settings: Sequence[str] = (),
     without_updates: bool = False,
+    still: Sequence[str] = (),
     steps: Sequence[ReplayedStep] = (),
     gradients: Sequence[GradientRow] = (),
     curves: tuple[CurveOutcome, ...] = (),
@@ -90,6 +91,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         phases: The parts of a training step and which of them is guilty.
         settings: Settings of the optimizer that differ, in words.
         without_updates: The optimizer moves no weight: its learning rate is 0.
+        still: Parameters that one side does not update, in words.
         steps: The optimizer's steps, computed again.
         gradients: Norm and direction of each gradient on both sides.
         curves: What is said about the curves of a training run.
@@ -130,6 +132,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
             differences=differences,
             settings=settings,
             without_updates=without_updates,
+            still=still,
             steps=steps,
             rows=[(row.measure, row.judged) for row in rows],
             curves=curves,

@@ -29,6 +29,7 @@ from precflow.diagnosis.localize import localize
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
 from precflow.diagnosis.training.phases import tell_phases
 from precflow.diagnosis.training.replay import ReplayedStep, replay_steps
+from precflow.diagnosis.training.updates import blame_still, describe_still, find_still_parameters
 from precflow.dumps.batches import align_inputs
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
@@ -102,12 +103,16 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     other_settings = {} if reproduction.blockers else find_other_numbers(reference, target)
     if not reproduction.blockers:  # nothing that could be compared knows of the rate
         reproduction = replace(reproduction, unseen=(*reproduction.unseen, *find_other_averages(reference, target)))
-    judged, verdict = judge_dumps(tolerance, reference, target, measures, reproduction, other_settings=other_settings)
+    still = [] if reproduction.blockers else find_still_parameters(reference, target, measures)
+    judged, verdict = judge_dumps(
+        tolerance, reference, target, measures, reproduction, other_settings=other_settings, still=describe_still(still)
+    )
     dtypes = find_dtypes(reference, target, measures)
     copy = describe_copy(reference.header, target.header)
     verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
     inputs = _judge_inputs(tolerance, reference, target, dtypes)
     region = localize(reference, target, measures, judged, inputs)
+    region = blame_still(region, still, reference.calls())
     steps = [] if reproduction.blockers else replay_steps(reference, target, pair_calls(reference, target))
     gradients = Gradients() if reproduction.blockers else measure_gradients(reference, target, measures)
     findings = find_advice(
@@ -136,6 +141,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         phases=phases,
         settings=find_other_settings(reference, target),
         without_updates=moves_no_weight(reference, target),
+        still=tuple(describe_still(still)),
         steps=steps,
         gradients=gradients.rows,
         recipe=" and ".join(dict.fromkeys(recipes)) or "two dumps",
@@ -194,6 +200,7 @@ def judge_dumps(  # noqa: PLR0913  each is a fact of its own
     reproduction: Reproduction,
     *,
     other_settings: Mapping[str, Sequence[str]] | None = None,
+    still: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[list[Judged], Verdict]:
     """Judge the measures of two dumps, by a tolerance and the floating point types that the sides ran in."""
     dtypes = find_dtypes(reference, target, measures)
@@ -207,6 +214,7 @@ def judge_dumps(  # noqa: PLR0913  each is a fact of its own
         amounts=reproduction.amounts,
         unrepeatable=reproduction.unrepeatable,
         other_settings=other_settings or {},
+        still=still or {},
         today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
         without_floors="two given dumps have none, a run of the recipe measures it",
         carried=find_carried(reference.calls()),

@@ -78,14 +78,14 @@ def test_a_header_has_a_key_for_each_attribute(plain):
     assert set(plain) == {*EMPTY_HEADER, "checksum"} == {one.name for one in dataclasses.fields(header.Header)}
 
 
-ADDED = {"script", "observer", "ran", "loss_steps"}
+ADDED = {"script", "observer", "ran", "loss_steps", "updates"}
 
 
 def test_keys_that_were_added_may_be_missing(write, plain):
     for name in ADDED:
         del plain[name]
     seen = header.read(write(plain))
-    assert (seen.script, seen.observer, seen.loss_steps) == ({}, header.ObserverCheck(), ())
+    assert (seen.script, seen.observer, seen.loss_steps, seen.updates) == ({}, header.ObserverCheck(), (), {})
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,9 @@ TABLE = [  # fault, guilty phase, rule that names the cause ("" where none does)
     ("hidden_beta", "optimizer", "PF802"),
     ("hidden_rate", "optimizer", "PF802"),
     ("weight_overwritten", "optimizer", "PF803"),
+    ("lost_update", "optimizer", "PF810"),
+    ("frozen", "optimizer", "PF810"),
+    ("other_parameters", "optimizer", "PF810"),
     ("shuffled_data", "data", "PF402"),
 ]
 
@@ -55,6 +58,8 @@ def record(tmp_path_factory):
 
     def recorded(side, fault=""):
         output = folder / f"{side}-{fault or 'clean'}"
+        if output.exists():
+            return Dump.open(output)
         output.mkdir()
         plain = {
             "schema": 1,
@@ -101,3 +106,27 @@ def test_the_guilty_phase_is_told_and_the_cause_where_evidence_supports_it(recor
     assert not rule or rule in rules, rules
     assert [check.state for check in model.procedure].count("differs") == 1
     assert "PF203" not in rules or fault in SETTINGS  # it compares each parameter's step with the same parameter's
+
+
+@pytest.mark.parametrize(
+    ("fault", "title"),
+    [
+        ("frozen", "2 parameters, first wide.weight, move on the reference only, from step 0 on: frozen on the target"),
+        (
+            "other_parameters",
+            "8 parameters, first norm.weight, move on the reference only, from step 0 on: in no optimizer that steps",
+        ),
+        ("lost_update", "wide.weight moves on the reference only, from step 0 on: lost on the target"),
+    ],
+)
+def test_parameters_that_are_not_updated_are_named_with_the_reason_and_nothing_else_is_blamed(record, clean, fault, title):
+    model = compare_dumps(clean, record("target", fault), command="")
+    first = model.findings[0]
+    assert first.title.startswith(title)
+    assert (first.rule, first.certainty) == ("PF810", "certain" if fault != "lost_update" else "likely")
+    assert not {"PF204", "PF299", "PF602"} & {finding.rule for finding in model.findings}
+    assert model.region.start.endswith(" (optimizer)")
+    assert any("move" in text for text in model.verdict.reasons)
+    assert {check.name: check.state for check in model.procedure}["hyperparameters"] == (
+        "agrees" if fault == "lost_update" else "not_told"
+    )

@@ -93,6 +93,14 @@ def test_blockers_and_drift_come_first(measure, run):
     assert verdict.reasons[1].startswith("the target does not repeat itself: 1 record differs between")
 
 
+def test_a_parameter_that_one_side_does_not_update_is_misaligned_though_every_record_agrees(measure, run):
+    for records in ([], ["head/optimizer.output.weight@2.0"]):  # of a step that was not recorded
+        _, verdict = run([measure()], still={"head.weight moves on the reference only": records})
+        assert verdict.verdict == "misaligned"
+        assert verdict.reasons == ("head.weight moves on the reference only",)
+        assert verdict.standards["the same parameters are updated"] is False
+
+
 def test_optimizers_with_other_settings_are_no_aligned_run(measure, run):
     _, verdict = run([measure()], other_settings={"lr: 0.1 / 0.2": []})
     assert (verdict.verdict, verdict.reasons) == ("inconclusive", ("the optimizers have other settings: lr: 0.1 / 0.2",))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from precflow.agent.capture.guard import Guard
     from precflow.agent.capture.nesting import TensorWithPath
     from precflow.agent.capture.record_lines import Lines, Record
+    from precflow.agent.capture.updates import Updates
     from precflow.agent.selection import Choice
 
 Undo = Callable[[], None]
@@ -55,13 +56,15 @@ class ParameterRecorder:
         lines: Where records go.
         stack: Tells what is kept of them.
         guard: Held while capture reads tensors.
+        updates: Told of models and of steps of optimizers, whatever is recorded of them.
         phases: Which of ``gradient`` and ``optimizer`` are recorded.
     """
 
-    def __init__(self, lines: Lines, stack: CallStack, guard: Guard, *, phases: Tuple[str, ...]) -> None:
+    def __init__(self, lines: Lines, stack: CallStack, guard: Guard, *, updates: Updates, phases: Tuple[str, ...]) -> None:
         self._lines = lines
         self._stack = stack
         self._guard = guard
+        self._updates = updates
         self._phases = phases
         self._active_phases: Tuple[str, ...] = ()  # none after the optimizer was released
         self._runs: Dict[Tuple[str, int], int] = {}  # phase and parameter -> how often it was recorded in this step
@@ -83,6 +86,8 @@ class ParameterRecorder:
 
         A parameter that is watched already is not watched twice.
         """
+        with self._guard:
+            self._updates.add(model, prefix)
         if "gradient" in self._phases or "optimizer" in self._phases:
             self._owners = {**find_owners(model, prefix), **self._owners}
         self._active_phases = self._phases
@@ -100,6 +105,7 @@ class ParameterRecorder:
     def name_masters(self, masters: Iterable[Tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Let master weights go by the names of the weights that they are copies of."""
         for master, parameter in masters:
+            self._updates.name_master(master, parameter)
             if id(parameter) in self._owners:
                 self._owners[id(master)] = self._owners[id(parameter)]
 
@@ -154,6 +160,7 @@ class ParameterRecorder:
         """Read what the optimizer begins with: gradients and, so that its step can be computed again, weights and state."""
         with self._guard:
             self._given = {}
+            self._updates.before_optimizer(optimizer)
             if "optimizer" not in self._active_phases or self._lines.failed:
                 return
             for owner, parameter in self._recorded_parameters(optimizer):
@@ -183,6 +190,7 @@ class ParameterRecorder:
     def record_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Record the parameters that had a gradient when the step began, and the optimizer's state of each."""
         with self._guard:
+            self._updates.after_optimizer(optimizer)
             if "optimizer" in self._active_phases and not self._lines.failed:
                 self._record_step(optimizer)
 

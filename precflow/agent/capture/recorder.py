@@ -8,6 +8,7 @@ It puts the parts of capture together::
     collectives        what ranks send each other                    level api, else operator, else module
     module_gradients   gradients at modules (by way of graph)        phase backward
     parameters         gradients of parameters, optimizer steps      phases gradient, optimizer
+    updates            which parameters are stepped at all           any phase but forward
       all of them -> record_lines (lines of JSON, tensors measured in batches) -> the writer of the dump
 """
 
@@ -29,6 +30,7 @@ from precflow.agent.capture.module_hooks import ModuleRecorder, RunningCall
 from precflow.agent.capture.parameters import ParameterRecorder
 from precflow.agent.capture.record_lines import Lines, Substitute
 from precflow.agent.capture.torch_functions import FunctionMode, FunctionRecorder
+from precflow.agent.capture.updates import Updates
 from precflow.agent.capture.weights import Weights
 from precflow.agent.contract import DETAILS, LEVELS, PHASES
 from precflow.agent.selection import Selection
@@ -57,6 +59,9 @@ class Recorder:
         measurer: What measures tensors, the only part of capture that reads values; made here if not given.
         report: Called when a collective begins, see :class:`CollectiveRecorder`.
         substitute: May replace what a recorded operator returned, for everything behind it, see ``record_lines.Substitute``.
+
+    Attributes:
+        updates: Which parameters the recorded steps have moved.
 
     Raises:
         ValueError: An unknown level, phase or detail.
@@ -105,7 +110,8 @@ class Recorder:
         self._collectives = CollectiveRecorder(context, level=level, phases=phases, report=report)
         # Without level operator it records none, and only lets aten operators pass.
         self._aten = AtenRecorder(context, phases=phases if self._sees_operators else (), graph=self._graph)
-        self._parameters = ParameterRecorder(self._lines, self._stack, self._guard, phases=tuple(phases))
+        self.updates = Updates(active=writer is not None and set(phases) != {"forward"})
+        self._parameters = ParameterRecorder(self._lines, self._stack, self._guard, updates=self.updates, phases=tuple(phases))
         self._thread: Optional[int] = None  # the watching thread; None while paused
         self._has_begun = False
         self._modes: List[Union[FunctionMode, AtenMode]] = []
@@ -146,9 +152,15 @@ class Recorder:
             self._weights.renew()
             self._lines.begin_step(number)
             self._parameters.begin_step()
+            self.updates.begin_step(number)
             if self._graph is not None:
                 self._graph.begin_step(self._stack.outside)
         self._has_begun = True
+
+    def end_step(self) -> None:
+        """End a step, when everything that belongs to the update of its weights is done."""
+        with self._guard:
+            self.updates.end_step()
 
     def without_recording(self) -> Guard:
         """Return a context manager: operators that this thread runs inside its block are not recorded."""

@@ -254,6 +254,7 @@ class ScriptDump:
                         whole=whole,
                     )
                 ],
+                "updates": self._recorder.updates.describe(),
                 "repeat": self._compare_with_first_run(),
                 "observer": self._compare_with_plain_run(),
                 "draws": draws,

@@ -332,6 +332,7 @@ class Watcher:
             return
         self._end_recording()
         assert self._recorder is not None
+        self._recorder.end_step()
         self._recorder.flush()
         if self._writer is not None:
             self._writer.close_step(self._recording, self.settings.rank)
@@ -382,7 +383,10 @@ class Watcher:
         return watched
 
     def _read_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._recording is None or self._recorder is None:
+        if self._recorder is None:
+            return
+        if self._recording is None:
+            self._recorder.updates.before_optimizer(optimizer, self.steps.number)
             return
         self._recorder.pause()  # the operators of the optimizer itself are not recorded
         self._note_unseen(optimizer)

@@ -148,6 +148,7 @@ def record(
             "losses": training.losses,
             # A workload has no end of its own: it is ended after the last recorded step.
             "ran": [describe_run(steps=max(capture.step) + 1, whole=False)],
+            "updates": recorder.updates.describe(),
             "repeat": repeat,
             "observer": observer,
             "draws": draws,
@@ -210,6 +211,7 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
                     recorder.begin_step(number)
                     with recorder.watch(workload.model, training.optimizer, training.masters):
                         output = training.step(inputs)
+                    recorder.end_step()
                     contents.update(recorder.contents)
                 else:
                     output = training.step(inputs)
@@ -346,6 +348,7 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
     nothing_seen: Dict[str, Any] = {
         "capture": {**request.capture.to_plain(), "unmatched": []},
         "losses": [],
+        "updates": {},
         "repeat": {"checked": False, "records": 0, "by": [], "different": []},
         "observer": dict(EMPTY_HEADER["observer"]),
         "ran": [],

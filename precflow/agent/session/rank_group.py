@@ -72,7 +72,7 @@ def share_inputs(request: Request, inputs: Dict[str, Any], hashes: Dict[str, Any
     group.all_gather_object(digests, hashes["digest"])
     rank = rank_of(request)
     if len(set(digests)) > 1:
-        return inputs, hashes if not rank else {**hashes, "entries": _of_rank(rank, hashes["entries"])}
+        return inputs, {**hashes, "entries": name_of_rank(rank, hashes["entries"])}
     # The header has the inputs once then, by the names that they have in one process.
     own: Dict[str, Any] = {**hashes, "entries": {} if rank else hashes["entries"]}
     sizes = [len(value) for value in inputs.values() if isinstance(value, torch.Tensor) and value.dim()]
@@ -111,7 +111,7 @@ def seal(request: Request, writer: Writer, header: Mapping[str, Any]) -> None:
     if request.ranks == 1:
         writer.seal(header)
         return
-    own = {key: header[key] for key in ("weights", "inputs", "losses", "repeat", "observer", "ran")}
+    own = {key: header[key] for key in ("weights", "inputs", "losses", "updates", "repeat", "observer", "ran")}
     rank, own["loss_steps"] = rank_of(request), header.get("loss_steps") or list(range(len(header["losses"])))
     if rank:
         writer.finish()
@@ -167,7 +167,7 @@ def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
     for rank, facts in enumerate(ranks):
         if facts["weights"]["digest"] != ranks[0]["weights"]["digest"]:
             entries = facts["weights"]["entries"]
-            weights.update(_of_rank(rank, {name: each for name, each in entries.items() if weights.get(name) != each}))
+            weights.update(name_of_rank(rank, {name: each for name, each in entries.items() if weights.get(name) != each}))
     losses = [dict(zip(facts["loss_steps"], facts["losses"])) for facts in ranks]
     steps = sorted(step for step in losses[0] if all(step in each for each in losses))
     repeats = [facts["repeat"] for facts in ranks]
@@ -177,6 +177,9 @@ def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
         "losses": [sum(each[step] for each in losses) / len(losses) for step in steps],
         "loss_steps": steps,
         "ran": [each for facts in ranks for each in facts["ran"]],
+        "updates": {
+            name: entry for rank, facts in enumerate(ranks) for name, entry in name_of_rank(rank, facts["updates"]).items()
+        },
         "repeat": {
             "checked": all(repeat["checked"] for repeat in repeats),
             "records": sum(repeat["records"] for repeat in repeats),
@@ -193,5 +196,6 @@ def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
     }
 
 
-def _of_rank(rank: int, entries: Mapping[str, Any]) -> Dict[str, Any]:
-    return {"rank%d.%s" % (rank, name): entry for name, entry in entries.items()}
+def name_of_rank(rank: int, entries: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return entries by the names that they have in a header of several ranks: those of rank 0 keep theirs."""
+    return {"rank%d.%s" % (rank, name) if rank else name: entry for name, entry in entries.items()}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precflow.agent.contract import OPTIMIZER
 from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
@@ -16,7 +17,7 @@ from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import communication, loss_rows, operator_families, run, suspect, training
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.run import UNPAIRED
-from precflow.diagnosis.evidence.tensors import Readable, observe
+from precflow.diagnosis.evidence.tensors import ObservedCall, Readable, observe
 from precflow.diagnosis.examined import choose_examined
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.gradients.alternatives import GradientAlternative
@@ -25,6 +26,12 @@ from precflow.diagnosis.introduced import IntroducedError, group_by_call
 from precflow.diagnosis.other_arguments import OtherArgument
 from precflow.diagnosis.training.gradients import Gradients
 from precflow.diagnosis.training.replay import ReplayedStep
+from precflow.diagnosis.training.updates import (
+    StillParameter,
+    explain_missing,
+    find_still_parameters,
+    gather_still,
+)
 from precflow.judgement.verdicts import Judged
 
 _LISTED = 5
@@ -92,18 +99,27 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         if not text.endswith(_TENSOR_OR_NONE)
     ]
     families = {operator_families.find_family(suspect.operator) for suspect in region.suspects}
+    still = [] if blockers else find_still_parameters(reference, target, measures)
     observed = [] if blockers else add_products(reference, target, observe(reference, target, choose_examined(region.suspects)))
+    observed = [one for one in observed if not _is_told(one, still, steps)]
     shown = next((number for number, one in enumerate(observed) if repro and write_repro(one, repro)), None)
     headers, same = (reference.header, target.header), config.environment.same
     traces = None if blockers else overflow.trace_sides(reference, target, measures)
     skipped = skipped_steps.NOTHING if traces is None else skipped_steps.find_skipped_steps(*traces)
-    # The records of a step that one side skipped are missing for a known reason, which is a finding of its own.
-    unexplained = [record for record in judged if record.status not in UNPAIRED or not skipped.explains(record.record)]
+    is_explained = explain_missing(still)
+    # Records of a step that one side skipped, or of a parameter that it does not train, are missing for a known reason: they
+    # have a finding of their own.
+    unexplained = [
+        record
+        for record in judged
+        if record.status not in UNPAIRED or not (skipped.explains(record.record) or is_explained(record.record))
+    ]
     return {
         "recipe": config.recipe,
         "keep_tensors": keep_tensors(config),
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
-        **({} if blockers else training.gather(reference, target, steps=steps, gradients=gradients)),
+        **({} if blockers else training.gather(reference, target, steps=steps, gradients=gradients, still=still)),
+        **gather_still(still, region),
         **({} if blockers else communication.gather_run(reference, target, region.suspects, judged)),
         **(loss_rows.gather(reference, target) if region.suspects and not blockers else {}),
         "arguments_elsewhere": elsewhere[:_LISTED],
@@ -131,6 +147,17 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
             for number, call in enumerate(observed)
         ],
     }
+
+
+def _is_told(call: ObservedCall, still: Sequence[StillParameter], steps: Sequence[ReplayedStep]) -> bool:
+    """Tell whether evidence about the run explains a step of the optimizer, so that no other explanation is looked for.
+
+    It does if its weight stands still, if float64 says that the step does not follow, or if a setting is proven.
+    """
+    if call.reference.phase != OPTIMIZER:
+        return False
+    proven = {step.call for step in steps if step.is_fault or step.settings}
+    return name_call(call.reference) in proven or call.suspect.record in {one.record for one in still}
 
 
 def _find_different_calls(reference: Readable, target: Readable, *, same_dtype: bool) -> dict[str, DifferentCall]:

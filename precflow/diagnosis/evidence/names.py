@@ -104,8 +104,24 @@ _RUN = {
     ),
     "left_out_target": EvidenceName("steps that the target skips", "The same on the target."),
     "left_out_both": EvidenceName("steps that both skip", "Gradients are not finite, and neither optimizer did anything."),
+    "still": EvidenceName(
+        "not updated on one side",
+        "Which parameters, or tensors of the optimizer's state, move on one side only, and why; absent if none does.",
+    ),
+    "still_why": EvidenceName("why", "frozen, not held, no gradient, rounded or lost."),
+    "still_state": EvidenceName(
+        "tensor of the state that stands still", "Though its weight moves; empty where the weight itself stands still."
+    ),
+    "still_side": EvidenceName("it stands still on", "reference or target."),
+    "still_parameters": EvidenceName("they stand still", "Parameters of the earliest step, all for the same reason."),
+    "still_states": EvidenceName("so does the state", "Tensors of the optimizer's state that one side alone changes."),
+    "still_starts": EvidenceName("the error starts there", "Nothing fails before the update that is missing."),
     "optimizer_settings": EvidenceName(
         "settings of the optimizer that differ", "`name: reference / target (parameters)`, as recorded at each step."
+    ),
+    "optimizer_choices": EvidenceName(
+        "class and settings that one side lacks",
+        "`name: reference / target`; they choose a formula or another implementation of the same.",
     ),
     "optimizer_settings_proven": EvidenceName(
         "of these change the target's steps",

@@ -24,6 +24,7 @@ _WIDE = ("float32", "float64")
 # operator -> position of eps among the arguments, and whether the mean is subtracted
 _EPSILON = {"layer_norm": (4, True), "native_layer_norm": (4, True), "rms_norm": (3, False)}
 _DEFAULT_EPSILON = 1e-5  # of torch's layer_norm, group_norm and batch_norm
+OPTIMIZER_CLASS = "optimizer"  # argument of an optimizer's step
 IMPLEMENTATIONS = frozenset(("foreach", "fused", "capturable", "differentiable"))  # settings of an optimizer
 _DEVICE = re.compile(r"\b(cuda|npu|cpu|device)\b")
 _DTYPE = re.compile(r"\b(b?float\d*|half|double)\b|torch\.(b?float\d*|half|double)")
@@ -266,12 +267,13 @@ def find_different_arguments(reference: Call, target: Call, *, same_dtype: bool)
     """Return ``name: reference / target`` for each argument that differs without a good reason.
 
     Devices differ on purpose. If the two runs have different element types, dtype arguments and mask fill constants do too. An
-    optimizer has settings that choose an implementation of the same formula.
+    optimizer has settings that choose an implementation of the same formula, its class among them; and one that a side does not
+    know says nothing: versions of torch add some. What it does there, its steps show.
     """
     here, there = reference.arguments, target.arguments
     names = [*here, *(name for name in there if name not in here)]
     if reference.phase == OPTIMIZER:
-        names = [name for name in names if name not in IMPLEMENTATIONS]
+        names = [name for name in here if name in there and name not in {*IMPLEMENTATIONS, OPTIMIZER_CLASS}]
     values = [(name, here.get(name, "(absent)"), there.get(name, "(absent)")) for name in names]
     return [
         f"{name}: {one} / {other}" for name, one, other in values if one != other and not _is_expected(one, other, same_dtype)

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE
 from precflow.diagnosis.evaluation import PairedCall, pair_calls
-from precflow.diagnosis.evidence.suspect import IMPLEMENTATIONS, find_different_arguments
+from precflow.diagnosis.evidence.suspect import IMPLEMENTATIONS, OPTIMIZER_CLASS, find_different_arguments
 from precflow.diagnosis.training.gradients import GradientChange, GradientRow, Gradients
 from precflow.diagnosis.training.optimizers import is_same_setting, read_settings
 from precflow.diagnosis.training.replay import ReplayedStep, choose_cause, list_proven
+from precflow.diagnosis.training.updates import StillParameter
 from precflow.dumps.header import Header
 from precflow.dumps.records import Call
 
@@ -44,7 +45,12 @@ class DumpOfTraining(Protocol):
 
 
 def gather(
-    reference: DumpOfTraining, target: DumpOfTraining, *, steps: Sequence[ReplayedStep], gradients: Gradients
+    reference: DumpOfTraining,
+    target: DumpOfTraining,
+    *,
+    steps: Sequence[ReplayedStep],
+    gradients: Gradients,
+    still: Sequence[StillParameter] = (),
 ) -> dict[str, Any]:
     """Return the evidence about training, by the names of ``names.EVIDENCE``.
 
@@ -53,13 +59,15 @@ def gather(
         target: Dump of the target.
         steps: The optimizer's steps, computed again.
         gradients: The gradients of both sides.
+        still: Parameters that one side does not update: their steps follow no formula, and nothing else explains them.
     """
     proven = [text.partition(" is ")[0] for text in list_proven(steps)]
     settings = find_other_settings(reference, target)
     return {
         "optimizer_settings": sorted(settings, key=lambda text: text.partition(": ")[0] not in proven),  # those first
+        "optimizer_choices": find_other_choices(reference, target),
         "rate_shift": _find_shift(_pair_steps(reference, target)),
-        **_count_steps(steps),
+        **_count_steps([one for one in steps if one.parameter not in {each.parameter for each in still}]),
         **_find_factor(gradients.rows),
         **_compare_changes(gradients),
         "batches_shuffled": _are_shuffled(reference, target),
@@ -91,6 +99,20 @@ def find_other_settings(reference: DumpOfTraining, target: DumpOfTraining) -> li
     ]
 
 
+def find_other_choices(reference: DumpOfTraining, target: DumpOfTraining) -> list[str]:
+    """Return ``name: reference / target`` of the class of the optimizer, if it differs, and of settings that one side lacks.
+
+    They may choose another formula or another implementation of the same: only the steps tell which.
+    """
+    found: dict[str, None] = {}
+    for pair in _pair_steps(reference, target):
+        here, there = pair.reference.arguments, pair.target.arguments
+        known = ({OPTIMIZER_CLASS} | (here.keys() ^ there.keys())) - IMPLEMENTATIONS
+        for name in (name for name in (*here, *there) if name in known and here.get(name) != there.get(name)):
+            found[f"{name}: {here.get(name, '(absent)')} / {there.get(name, '(absent)')}"] = None
+    return list(found)
+
+
 def find_other_numbers(reference: DumpOfTraining, target: DumpOfTraining) -> dict[str, list[str]]:
     """Return ``name: reference / target`` of the optimizer's settings that both sides have with another value, and its records.
 
@@ -101,7 +123,7 @@ def find_other_numbers(reference: DumpOfTraining, target: DumpOfTraining) -> dic
     found: dict[str, list[str]] = defaultdict(list)
     for pair in _pair_steps(reference, target):
         here, there = (read_settings(call.arguments) for call in (pair.reference, pair.target))
-        names = (here.keys() & there.keys()) - IMPLEMENTATIONS - {"optimizer"}
+        names = (here.keys() & there.keys()) - IMPLEMENTATIONS - {OPTIMIZER_CLASS}
         for name in sorted(names):
             if not is_same_setting(here[name], there[name]):
                 found[f"{name}: {here[name]} / {there[name]}"] += [record.text for record in pair.reference.outputs]

@@ -159,7 +159,8 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
     # What comes before the guilty part, until the step in which that fails.
     before = parts[: parts.index(guilty)] if guilty in parts else []
     told = {part: [row for row in rows[part] if part not in before or row.step <= until] for part in parts}
-    states = [data, *(_tell_part(part, told[part], guilty=guilty, proven=proven, loss=loss) for part in parts)]
+    why = region.suspects[0].why if first and region.suspects else ""
+    states = [data, *(_tell_part(part, told[part], guilty=guilty, proven=proven, loss=loss, why=why) for part in parts)]
     if guilty == FORWARD and not loss and _follows_unrecorded_update(rows):
         states = [_explain_unrecorded_update(state, rows) for state in states]
     return tuple(states)
@@ -205,15 +206,26 @@ def _find_first(rows: Mapping[str, Sequence[_Row]], region: Region) -> str:
     return min(failing, key=lambda row: (row.step, row.measure.order)).measure.record
 
 
-def _tell_part(part: str, rows: Sequence[_Row], *, guilty: str, proven: bool, loss: str) -> PhaseState:
-    """Return the state of one part by its records; ``loss`` says how the loss differs, if the error starts there."""
+def _tell_part(  # noqa: PLR0913  what is known of all parts, each by its name
+    part: str, rows: Sequence[_Row], *, guilty: str, proven: bool, loss: str, why: str
+) -> PhaseState:
+    """Return the state of one part by its records.
+
+    Args:
+        part: Its name.
+        rows: Its records.
+        guilty: The part that the error starts in; ``""`` if that is not known.
+        proven: The run is misaligned.
+        loss: How the loss differs, if the error starts there.
+        why: Why the first suspect is one; ``""`` without one.
+    """
     if loss and part == FORWARD:
         return PhaseState(part, "starts", loss)
     failing = [row for row in rows if row.fails]
     if part == OPTIMIZER and not failing and not _has_steps(rows):  # changes of gradients that agree say nothing of its steps
         rows = []
     if not failing and part == guilty:  # the first suspect is a call whose own records are not judged, such as a movement
-        return PhaseState(part, "starts", "the first suspect of the run is in it")
+        return PhaseState(part, "starts", f"the first suspect of the run is in it: {why}" if why else "it fails first")
     if not failing:
         return PhaseState(part, *_tell_unfailing(rows))
     own = [row for row in failing if row.role == "introduces"]

@@ -58,6 +58,7 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
     rows: Sequence[tuple[Measure, Judged]] = (),
     curves: Iterable[CurveOutcome] = (),
     without_updates: bool = False,
+    still: Sequence[str] = (),
 ) -> tuple[Check, ...]:
     """Return the checks in order; none for a run that trains nothing.
 
@@ -71,6 +72,7 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
         rows: Every record with its status: how far losses may be apart follows from the error of the forward.
         curves: What is said about the curves of the run.
         without_updates: No step of the optimizer moves a weight (learning rate 0), so that no step's loss follows from another.
+        still: Parameters that one side does not update, in words.
     """
     if not phases:
         return ()
@@ -83,11 +85,11 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
         _check_environment(differences),
         _check_weights(reference, target),
         _from_phase("data", state_of[DATA]),
-        _check_settings(settings, state_of[OPTIMIZER]),
+        _check_settings(settings, state_of[OPTIMIZER], rows),
         _check_loss(reference, target, first, line),
         _from_phase("forward", state_of[FORWARD]),
         _from_phase("gradients, from the loss backwards", state_of[BACKWARD_PART]),
-        _check_optimizer(state_of[OPTIMIZER], steps),
+        _check_optimizer(state_of[OPTIMIZER], steps, still),
         _check_loss(reference, target, first + 1, second),
         *_check_later_losses(reference, target, first + 2, line if without_updates else None),
         *map(_check_curve, curves),
@@ -129,12 +131,16 @@ def _check_weights(reference: Header, target: Header) -> Check:
     return Check("weights", "differs", "the sides started from other weights")
 
 
-def _check_settings(settings: Sequence[str], optimizer: PhaseState) -> Check:
+def _check_settings(settings: Sequence[str], optimizer: PhaseState, rows: Sequence[tuple[Measure, Judged]]) -> Check:
     name = "hyperparameters"
     if settings:
         return Check(name, "differs", "; ".join(settings[:3]))
     if optimizer.why == NOT_RECORDED:
         return Check(name, "not_told", "no step of an optimizer was recorded: capture.phase with optimizer")
+    statuses = [judged.status for measure, judged in rows if measure.phase == OPTIMIZER and measure.judged]
+    alone = sum(status in {"unpaired_reference", "unpaired_target"} for status in statuses)
+    if alone:
+        return Check(name, "not_told", f"{alone} of {len(statuses)} records of the optimizer's steps are on one side only")
     return Check(name, "agrees", "class and settings of the optimizer, at each recorded step and parameter")
 
 
@@ -183,8 +189,10 @@ def _check_curve(curve: CurveOutcome) -> Check:
     return Check(name, "not_told", "; ".join(curve.missing) or "nothing was compared")
 
 
-def _check_optimizer(optimizer: PhaseState, steps: Sequence[ReplayedStep]) -> Check:
+def _check_optimizer(optimizer: PhaseState, steps: Sequence[ReplayedStep], still: Sequence[str]) -> Check:
     name = "optimizer, computed again from its own gradients"
+    if still:
+        return Check(name, "differs", "; ".join(still))
     proving = [one for one in steps if one.proves]
     faults = [one for one in proving if one.is_fault]
     if faults:

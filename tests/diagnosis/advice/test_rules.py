@@ -211,6 +211,16 @@ WRONG_STEP = {
 ONE_FACTOR = {"low_precision": True, "introduced_factor_share": 0.21}
 ANOTHER_CURVE = {"introduced_factor_share": 0.8}
 SCALED = {"gradient_factor": 4.0, "gradient_factor_share": 1.0}
+CLASS = "optimizer: 'Adam' / 'FusedAdam'"
+STILL = {
+    "still": ["a.weight moves on the reference only"],
+    "still_why": "frozen",
+    "still_state": "",
+    "still_side": "target",
+    "still_parameters": ["a.weight"],
+    "still_states": [],
+    "still_starts": True,
+}
 CLIPPED = {"gradients_reference": "all multiplied by 0.13", "gradients_target": "cut off at 0.1", "gradients_step": 0}
 FIRST_STEP = {
     "curve_verdict": "misaligned",
@@ -490,6 +500,11 @@ TABLE = [
     ("PF507", {"left_out_reference": ["step 1"]}, {}),
     ("PF508", {"left_out_both": ["step 0"]}, {"left_out_target": ["step 0"]}),
     ("PF801", {"optimizer_settings": [RATE]}, {"optimizer_settings": [RATE], "rate_shift": 1}),
+    ("PF801", {"optimizer_choices": [CLASS], "first_suspect": "a (optimizer)"}, {"optimizer_choices": [CLASS]}),
+    ("PF801", {"optimizer_choices": [CLASS], "optimizer_settings_proven": [CLASS]}, {"optimizer_choices": [CLASS], **STILL}),
+    ("PF810", STILL, {**STILL, "still_why": "rounded"}),
+    ("PF811", {**STILL, "still_why": "rounded"}, STILL),
+    ("PF812", {**STILL, "still_state": "exp_avg"}, STILL),
     ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_explained": 0.2}),
     ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_faults": 0}),
     ("PF803", {**WRONG_STEP, "optimizer_cause": ""}, WRONG_STEP),
@@ -678,6 +693,10 @@ def test_names_in_tests_are_evidence():
             {"optimizer_settings": [RATE], "optimizer_steps": 3, "first_suspect": "head (optimizer)", "optimizer_faults": 2},
             "likely",
         ),
+        ("PF801", {"optimizer_choices": [CLASS], "first_suspect": "a (optimizer)"}, "possible"),
+        ("PF810", STILL, "certain"),
+        ("PF810", {**STILL, "still_starts": False}, "likely"),
+        ("PF810", {**STILL, "still_why": "lost"}, "likely"),
         ("PF802", WRONG_STEP, "certain"),
         ("PF802", {**WRONG_STEP, "optimizer_explained": 0.8}, "likely"),
         ("PF804", SCALED, "certain"),

@@ -1,5 +1,7 @@
 """A small network that is trained, with one fault of a training migration planted: every factory takes its name."""
 
+import copy
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -62,6 +64,10 @@ class Trainer(torch.optim.AdamW):
     """AdamW as a framework wraps it: gradients are changed before its step, and its settings are its own."""
 
     def __init__(self, model, fault):
+        if fault == "frozen":
+            model.wide.requires_grad_(requires_grad=False)
+        if fault == "other_parameters":  # those from before they were wrapped
+            model = copy.deepcopy(model)
         decayed = [weight for name, weight in model.named_parameters() if weight.ndim > 1]
         others = [weight for name, weight in model.named_parameters() if weight.ndim == 1]
         groups = [
@@ -75,6 +81,7 @@ class Trainer(torch.optim.AdamW):
 
     def step(self, closure=None):
         weights = [weight for group in self.param_groups for weight in group["params"]]
+        kept = weights[0].detach().clone()
         said = [{name: group[name] for name in ("eps", "betas", "lr")} for group in self.param_groups]
         hidden = {"hidden_eps": {"eps": 1e-3}, "hidden_beta": {"betas": (0.9, 0.9)}, "hidden_rate": {"lr": 0.05}}.get(
             self.fault, {}
@@ -87,6 +94,9 @@ class Trainer(torch.optim.AdamW):
         if self.fault == "weight_overwritten":
             with torch.no_grad():
                 weights[0].mul_(1.001)
+        if self.fault == "lost_update":
+            with torch.no_grad():
+                weights[0].copy_(kept)
 
 
 def change_gradients(model, fault):
