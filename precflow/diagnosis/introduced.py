@@ -73,7 +73,7 @@ class SideNumbers:
         nonfinite: Number of elements that are NaN or infinite, in the output or in float64 rounded to its type.
         filled: Number of elements that are mask fills.
         misplaced: Number of elements that are NaN, infinite or a mask fill on one of the two only, or integers that differ.
-        control: The four residues of float64 at the same inputs, rounded once to the type.
+        control: The four residues, ``eta`` and ``worst_row`` of float64 at the same inputs, rounded once to the type.
         errors: What standards asked for, see :mod:`precflow.agent.replay.errors`; empty if none did.
         partial_sums: ``eta`` and ``worst_row`` of a chip that rounds partial sums at these inputs, see
             :mod:`precflow.agent.replay.partial_sums`; empty where the error is near the reference's, and where it is not known.
@@ -345,26 +345,29 @@ def _judge_residue(
 
 
 def _judge_sums(evaluated: Evaluated, reference: SideNumbers, target: SideNumbers) -> Iterable[IntroducedError]:
-    """Yield what the size of the error says of what adds up, where the reference is of the same type.
+    """Yield what the size of the error of what adds up says in 16 bits.
 
     The error is scaled by what is added up, which hides a wrong row or element; and variance and largest element say nothing,
     because partial sums may be rounded. So it is held to what rounded partial sums are off by at the same inputs, where that is
-    known, and else to the reference's own error alone. A reference that is exact (each row of a table was read once) has no
-    error to measure by: that of one rounding counts then, and in a row the most that it can be.
+    known, and else to the reference's own error alone. That of a reference of another type, such as float32, says nothing about
+    rounding to this one: there it is that of float64 rounded once. A reference that is exact (each row of a table was read
+    once) has no error to measure by: that of one rounding counts then, and in a row the most that it can be.
     """
-    if evaluated.kind not in _ROUNDING_INSIDE or reference.dtype != target.dtype or target.elements < lines.FEWEST_ELEMENTS:
+    if evaluated.kind not in _ROUNDING_INSIDE or target.elements < lines.FEWEST_ELEMENTS:
         return
+    is_same = reference.dtype == target.dtype
     if evaluated.kind == REDUCTION:
-        # Where a sum cancels, rounded partial sums leave more than the rounding of the result, which is all that another
-        # reference may show.
-        least = _own_error(reference, target)
-        yield _make(evaluated, "rho", (target.eta or 0.0) / least, _line_of_sums(target, "eta", least))
+        if is_same:
+            # Where a sum cancels, rounded partial sums leave more than the rounding of the result, which is all that another
+            # reference may show.
+            least = _own_error(reference, target)
+            yield _make(evaluated, "rho", (target.eta or 0.0) / least, _line_of_sums(target, "eta", least))
         return
     for measure, name, rounding in (
         ("rho", "eta", lines.SMALLEST_ERROR),
         ("worst_row", "worst_row", lines.SMALLEST_ERROR_OF_FEW),
     ):
-        own, value = getattr(reference, name), getattr(target, name)
+        own, value = getattr(reference, name) if is_same else target.control.get(name), getattr(target, name)
         if own is not None and value is not None:
             own = own or rounding * target.unit
             yield _make(evaluated, measure, value / own, _line_of_sums(target, name, own))

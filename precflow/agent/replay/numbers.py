@@ -20,8 +20,8 @@ reference's on a correct chip.
 Errors of few distinct values do not average out: a function of bfloat16 inputs, of which there are 128 between 1 and 2, rounds
 the same value in the same way a thousand times. So where most values of float64 occur more than once, A and B count each of
 them once, with the mean of its z. A wrong scale is wrong at all of them in the same direction and still stands out; a function
-that is off by an ulp here and there does not. The same four numbers are taken of a control: float64 at the same inputs, rounded
-once.
+that is off by an ulp here and there does not. The same four numbers, eta and the worst row are taken of a control: float64 at
+the same inputs, rounded once.
 
 What a function adds up inside may be rounded too (:mod:`~precflow.agent.replay.inner_terms`). Where that is known, V and M are
 taken a second time with a deviation of at least the rounding of the largest inner term, and stand under ``inner``.
@@ -303,12 +303,13 @@ def _kinds(values: torch.Tensor, bands: List[Band]) -> torch.Tensor:
 def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool) -> Dict[str, Any]:
     real = REAL_TYPES.get(dtype, dtype)
     form, ordinary = format_of(real), _Filter(flat, real)
-    sums, own, control = _Sums(), Residue(), Residue()
+    sums, once_sums, own, control = _Sums(), _Sums(), Residue(), Residue()
     edges = _find_edges(flat, ordinary) if residue else None
     once = Distinct() if edges is not None and form.unit > _INNER and _is_repeated(flat, ordinary) else None
     steps = HalfSteps() if real == torch.bfloat16 and residue else None
     inside = (Inner(), Inner())
     norms: List[torch.Tensor] = []
+    once_norms: List[torch.Tensor] = []
     for whole in flat.blocks(row):
         block = ordinary.clean(whole)
         norms.append(sums.add(block, row))
@@ -318,6 +319,7 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
         deviation, top = _deviation(block, ulp, ordinary.rms, form), ulp * 2.0**form.digits
         weight, places = block.exact / deviation, torch.bucketize(block.exact, edges)
         once_rounded = round_once(block.exact, real, ulp)
+        once_norms.append(once_sums.add(block._replace(output=once_rounded), row))
         if steps is not None:
             steps.add(block.output, once_rounded)
         errors = [_in_deviations(values, block.exact, deviation, top) for values in (block.output, once_rounded)]
@@ -347,7 +349,13 @@ def _measure_floats(flat: _Flat, dtype: torch.dtype, row: int, *, residue: bool)
             if residue
             else dict.fromkeys(("variance", "slope", "curve", "largest"))
         ),
-        "control": take_numbers(control, 1, once, edges, sums.count) if residue else None,
+        "control": {
+            **take_numbers(control, 1, once, edges, sums.count),
+            "eta": divide(math.sqrt(once_sums.error), scale),
+            "worst_row": _worst_row(torch.cat(once_norms)) if once_norms else 0.0,
+        }
+        if residue
+        else None,
         **({} if steps is None else {"half_steps": steps.numbers()}),
         **({} if flat.inner is None or not residue else _take_inner(inside, sums.count)),
     }

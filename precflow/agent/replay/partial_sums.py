@@ -79,10 +79,12 @@ def add_partial_sums(
 
 
 def _is_far_worse(line: Numbers, own: Numbers) -> bool:
-    """Tell whether the error of an output in 16 bits is many times that of the reference in the same type."""
-    if line["dtype"] not in _COARSE or own.get("dtype") != line["dtype"]:
+    """Tell whether an output in 16 bits is many times as far off as the reference in the same type, or as one rounding."""
+    if line["dtype"] not in _COARSE:
         return False
-    return any(line[name] is not None and own[name] is not None and line[name] > _FAR_WORSE * own[name] for name in _SIZES)
+    usual = own if own.get("dtype") == line["dtype"] else line["control"] or {}
+    known = [(line[name], usual.get(name)) for name in _SIZES]
+    return any(value is not None and of is not None and value > _FAR_WORSE * of for value, of in known)
 
 
 def add_in_parts(parts: Iterable[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:

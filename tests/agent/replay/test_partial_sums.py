@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from benchmarks.faults.chips import Chip
 from precflow.agent.replay.calls import CannotCompute, GradientGraph, RecordedCall, Result, Slot
 from precflow.agent.replay.calls import Function as Called
 from precflow.agent.replay.evaluate import Computation, SideValues, float64_defaults
@@ -18,6 +19,7 @@ from precflow.agent.replay.partial_sums import (
     mask_parts,
     split_operands,
 )
+from precflow.diagnosis.introduced import Evaluated, SideNumbers, decide_introduced
 
 DIGITS = {torch.float16: 11, torch.bfloat16: 8}
 
@@ -198,3 +200,34 @@ def test_the_gradient_of_a_table_is_summed_over_the_rows_that_were_read():
         made = GradientComputation(graph).run_in_parts(values, {"1": torch.zeros_like(table)})["1"]
     parts = [torch.zeros(100, 4, dtype=torch.float64).index_add(0, ids[e], gradient[e].double()) for e in slices(64, 4)]
     assert torch.equal(made, by_hand(parts, torch.float16))
+
+
+class OtherWeights(Chip):
+    """A chip whose product has weights that are off by a share of themselves, at random."""
+
+    def __init__(self, share):
+        super().__init__(())
+        self.share = share
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ == "mm":
+            args = (args[0], (args[1].float() * (1 + self.share * draw(*args[1].shape, seed=9).float())).to(args[1].dtype))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("reference", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("chip", "wrong"),
+    [(OtherWeights(0.02), True), (OtherWeights(2.0**-9), False), (Chip(("split_k",)), False), (Chip(("chunk64",)), False)],
+)
+def test_a_product_in_16_bits_is_held_to_its_rounding_whatever_type_the_reference_has(reference, chip, wrong, dumped):
+    """Rounding of operands leaves half a percent, and partial sums what they are off by; a weight that is off by 2 % more."""
+    given = draw(48, 96, dtype=torch.bfloat16), draw(64, 96, seed=1, dtype=torch.bfloat16)
+
+    def work(side):
+        with chip if side == "target" else Chip(()):
+            functional.linear(*(one.to(reference if side == "reference" else torch.bfloat16) for one in given))
+
+    (line,) = dumped(work).evaluated("linear")
+    sides = {name: SideNumbers(**facts) for name, facts in line["sides"].items()}
+    assert decide_introduced(Evaluated(**{**line, "sides": sides})).is_fault == wrong
