@@ -151,6 +151,14 @@ _RUN = {
     ),
     "gradients_target": EvidenceName("the same on the target", "Such as: all multiplied by 0.13, cut off at 0.1, unchanged."),
     "gradients_step": EvidenceName("first in step", "Number of that step."),
+    "gradients_left_side": EvidenceName(
+        "gradients that still hold the last step's",
+        "Side whose gradients are those of the other side and of its own step before; absent if there is none.",
+    ),
+    "gradients_left_step": EvidenceName("first in step", "Number of the step."),
+    "gradients_left_share": EvidenceName(
+        "share of the parameters", "Whose gradient is that sum, of those on both sides, 0 to 1."
+    ),
     "gradients_narrow": EvidenceName(
         "gradients of the target fit into", "16-bit type that holds all that its optimizer sees, and not the reference's."
     ),

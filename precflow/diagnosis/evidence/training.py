@@ -70,6 +70,7 @@ def gather(
         **_count_steps([one for one in steps if one.parameter not in {each.parameter for each in still}]),
         **_find_factor(gradients.rows),
         **_compare_changes(gradients),
+        **_describe_left(gradients),
         "batches_shuffled": _are_shuffled(reference, target),
         "mixed_precision_different": _compare_precision(reference.header, target.header),
     }
@@ -202,6 +203,17 @@ def _find_factor(rows: Sequence[GradientRow]) -> dict[str, Any]:
     middle = statistics.median(factors)
     same = [factor for factor in factors if abs(factor - middle) <= _SPREAD * middle]
     return {"gradient_factor": middle, "gradient_factor_share": len(same) / len(of_step)}
+
+
+def _describe_left(gradients: Gradients) -> dict[str, Any]:
+    left = gradients.left
+    if left is None:
+        return {}
+    return {
+        "gradients_left_side": left.side,
+        "gradients_left_step": left.step,
+        "gradients_left_share": left.parameters / left.compared,
+    }
 
 
 def _compare_changes(gradients: Gradients) -> dict[str, Any]:

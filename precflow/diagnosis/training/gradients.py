@@ -5,6 +5,9 @@ gradient in 16 bits rounds it. Between the record of backward and that of the op
 
     head.weight/gradient.output.weight      as backward leaves it
     head.weight/optimizer.input.weight      as the optimizer sees it
+
+A loop that does not clear gradients adds those of a step to what the step before has left: the difference between the sides is
+then the gradient of that step. Sketches are linear, so that they show it too.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ LARGEST_WORK = 1 << 32
 """Bytes of gradients that are read at most; of those that come later only statistics are used."""
 _SAME_DIRECTION = 1.0 - 1e-5
 _SAME_FACTOR = 1e-3
+_LEFT = 1e-2  # largest part of the last step's gradient that the difference of the sides may leave unexplained
 _NARROW = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
 Place = tuple[int, int, str]
@@ -98,6 +102,23 @@ class GradientChange:
 
 
 @dataclass(frozen=True)
+class LeftGradients:
+    """Gradients of one side that still hold those of the step before.
+
+    Attributes:
+        side: ``reference`` or ``target``.
+        step: First step in which they do.
+        parameters: Number of parameters whose gradient is the other side's and that of the last step.
+        compared: Number of parameters that could be looked at.
+    """
+
+    side: str
+    step: int
+    parameters: int
+    compared: int
+
+
+@dataclass(frozen=True)
 class Gradients:
     """What both sides recorded of gradients.
 
@@ -105,11 +126,13 @@ class Gradients:
         rows: Every parameter in every step, in order.
         changes: What happened to them before the optimizer; empty if either phase was not recorded.
         narrow: Side -> the 16-bit type that holds all gradients that its optimizer sees, though they have another type.
+        left: Gradients that were not cleared on one side; ``None`` if both cleared them, or neither did.
     """
 
     rows: tuple[GradientRow, ...] = ()
     changes: tuple[GradientChange, ...] = ()
     narrow: Mapping[str, str] | None = None
+    left: LeftGradients | None = None
 
 
 def measure_gradients(reference: ReadableDump, target: ReadableDump, measures: Iterable[Measure] = ()) -> Gradients:
@@ -136,7 +159,7 @@ def measure_gradients(reference: ReadableDump, target: ReadableDump, measures: I
         change for name, side in zip(("reference", "target"), sides, strict=True) for change in _find_changes(name, side)
     ]
     narrow = {name: side.narrow for name, side in zip(("reference", "target"), sides, strict=True) if side.narrow}
-    return Gradients(tuple(rows), tuple(changes), narrow)
+    return Gradients(tuple(rows), tuple(changes), narrow, _find_left(sides, rows))
 
 
 class _Side:
@@ -171,6 +194,18 @@ class _Side:
         except DumpError:
             return None
 
+    def read_linear(self, record: Record) -> Floats | None:
+        """Return a gradient, else its sketch, whose sums and differences are those of the gradients; ``None`` without both."""
+        whole = self.read(record)
+        sketch = getattr(self._dump, "sketch", None)
+        if whole is not None or sketch is None:
+            return whole
+        try:
+            kept = sketch(record)
+        except DumpError:
+            return None
+        return None if kept is None else np.asarray(kept, np.float64).sum(axis=0).reshape(-1)
+
     def _find_narrow(self) -> str:
         wide = [record for record in self.given.values() if record.dtype in {"float32", "float64"}]
         values = [value for record in wide if (value := self.read(record)) is not None and value.any()]
@@ -199,6 +234,39 @@ def _compare(
 def _norm_of(record: Record) -> float | None:
     square = None if record.statistics is None or record.share < 1 else record.statistics.square
     return None if square is None else math.sqrt(square)
+
+
+# Gradients that were not cleared
+
+
+def _find_left(sides: Sequence[_Side], rows: Sequence[GradientRow]) -> LeftGradients | None:
+    """Return the first step whose gradients are, on one side only, those of the other side and of the last step."""
+    steps = sorted({row.step for row in rows if row.cosine != 1.0 or row.reference != row.target})
+    for step in steps:
+        places = [place for place in sides[0].gradients if place[1] == step and place in sides[1].gradients]
+        for name, (side, other) in (("target", (sides[1], sides[0])), ("reference", (sides[0], sides[1]))):
+            shares = [share for place in places if (share := _measure_left(side, other, place)) is not None]
+            fitting = sum(share <= _LEFT for share in shares)
+            if shares and fitting == len(shares):
+                return LeftGradients(name, step, fitting, len(places))
+    return None
+
+
+def _measure_left(side: _Side, other: _Side, place: Place) -> float | None:
+    """Return what of the last step's gradient the difference between the sides does not show; ``None`` if it is not known."""
+    rank, step, name = place
+    before = (rank, step - 1, name)
+    last = side.given.get(before, side.gradients.get(before))
+    if last is None:
+        return None
+    tensors = [side.read_linear(side.gradients[place]), other.read_linear(other.gradients[place]), side.read_linear(last)]
+    known = [tensor for tensor in tensors if tensor is not None]
+    if len(known) < len(tensors) or len({tensor.shape for tensor in known}) > 1:
+        return None
+    mine, theirs, left = known
+    size = float(np.linalg.norm(left))
+    share = float(np.linalg.norm(mine - theirs - left)) / size if size else math.inf
+    return share if not math.isnan(share) else math.inf
 
 
 # Between backward and the optimizer

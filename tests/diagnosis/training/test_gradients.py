@@ -98,6 +98,45 @@ def test_a_gradient_of_zero_has_no_direction():
     assert {row.cosine for row in found.rows} == {None}
 
 
+# Gradients that were not cleared
+
+
+class Accumulating(Run):
+    """A run whose loop never clears gradients; without tensors it keeps sketches."""
+
+    def __init__(self, *, clears=False, kept=True, seen=lambda value: value):
+        super().__init__(steps=0)
+        self.kept = kept
+        left = dict.fromkeys(NAMES, np.float32(0))
+        for step in range(3):
+            for order, name in enumerate(NAMES):
+                own = np.random.default_rng(10 * step + order).standard_normal(32).astype(np.float32)
+                value = own if clears else own + left[name]
+                left[name] = seen(value)
+                self.call(name, "gradient", step, outputs=[value], kept=kept)
+                self.call(name, "optimizer", step, inputs=[left[name]], outputs=[value], kept=kept)
+
+    def sketch(self, record):
+        return None if self.kept else self.held[record.text].reshape(1, -1)  # linear, as a sketch is
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_gradients_that_still_hold_the_last_steps_are_told(kept):
+    clean, dirty = Accumulating(clears=True, kept=kept), Accumulating(kept=kept)
+    found = gather(clean, dirty)
+    assert [found[f"gradients_left_{what}"] for what in ("side", "step", "share")] == ["target", 1, 1.0]
+    assert gather(dirty, clean)["gradients_left_side"] == "reference"
+    assert "gradients_left_side" not in gather(dirty, dirty)
+
+
+def test_what_clipping_has_left_of_the_last_gradient_is_what_is_added():
+    assert gather(Accumulating(clears=True, seen=clip_norm), Accumulating(seen=clip_norm))["gradients_left_step"] == 1
+
+
+def test_other_gradients_are_no_sum_with_the_last_ones():
+    assert "gradients_left_side" not in gather(Run(steps=2), Run(steps=2, factor=2.0))
+
+
 # Evidence
 
 
