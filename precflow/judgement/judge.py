@@ -34,6 +34,7 @@ from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
 from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import Condition, list_conditions
 from precflow.judgement.patterns import matches
+from precflow.judgement.second_moments import pass_second_moments
 from precflow.judgement.standards import Standard
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict, describe_not_applied
 from precflow.judgement.zero_gradients import mark_zero_gradients
@@ -128,6 +129,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance, floors if measuring else {}, carried.outputs)
     accepted = AcceptedDifferences(config.accepted, today)
     decisions = mark_zero_gradients(measures, [decide(measure, terms, accepted) for measure in measures], carried.outputs)
+    decisions = pass_second_moments(measures, decisions)
     if settle_choices is not None:
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]

@@ -206,3 +206,11 @@ ZERO_GRADIENT = 2.0
 
 ZERO_GRADIENT_FINE = 32.0
 """The same in float32 and float64, where nothing but a sum that cancels comes near."""
+
+SECOND_MOMENT = 2.5
+"""Times the relative error of its gradients that a second moment may be off by: a square is off by twice as much, and the error
+of a gradient is not spread evenly over its elements."""
+
+SECOND_MOMENT_LARGEST = 8.0
+"""The same of its largest element beside its root mean square: 2 times the peak of a gradient over its root mean square (about
+5 for normal values), over that of their squares (about 1.7)."""

@@ -103,7 +103,8 @@ def _find_standing(evidence: Mapping[str, Any], *, some_begin: bool) -> int:
         return _BEGINS
     # `introduced_fault` is absent where nothing was evaluated, and False where float64 at its own inputs found nothing.
     is_clean = evidence.get("introduced_fault", evidence.get("own_error_units", math.inf) > _ROUNDINGS) is False
-    return _DOUBTFUL if some_begin or is_clean or evidence.get("accumulated") else _AGREES
+    follows = evidence.get("accumulated") or evidence.get("behind_start")
+    return _DOUBTFUL if some_begin or is_clean or follows else _AGREES
 
 
 def _match(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import OPTIMIZER
+from precflow.agent.contract import OPTIMIZER, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
@@ -17,6 +17,7 @@ from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import communication, loss_rows, operator_families, run, suspect, training
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.run import UNPAIRED
+from precflow.diagnosis.evidence.suspect import find_different_arguments
 from precflow.diagnosis.evidence.tensors import ObservedCall, Readable, observe
 from precflow.diagnosis.examined import choose_examined
 from precflow.diagnosis.findings import Region, Suspect
@@ -137,6 +138,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
                 introduced=_choose_introduced(by_output, by_call, (name := name_call(call.reference)), call.records[0].index),
                 sources=different[name].sources if name in different else (),
             )
+            | _describe_start(call, region.suspects[0])
             | _describe_alternative(explained.get(name))
             | _describe_other_argument(by_argument.get(name))
             | _describe_alone(run_alone.get(call.suspect.record))
@@ -152,10 +154,12 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
 def _is_told(call: ObservedCall, still: Sequence[StillParameter], steps: Sequence[ReplayedStep]) -> bool:
     """Tell whether evidence about the run explains a step of the optimizer, so that no other explanation is looked for.
 
-    It does if its weight stands still, if float64 says that the step does not follow, or if a setting is proven.
+    It does if its weight stands still, if float64 says that the step does not follow, or if a setting differs.
     """
     if call.reference.phase != OPTIMIZER:
         return False
+    if call.target is not None and find_different_arguments(call.reference, call.target, same_dtype=True):
+        return True
     proven = {step.call for step in steps if step.is_fault or step.settings}
     return name_call(call.reference) in proven or call.suspect.record in {one.record for one in still}
 
@@ -175,6 +179,14 @@ def _choose_introduced(
     if worst is not None and worst.is_fault and worst.is_inside:
         return worst
     return by_output.get((call, index))
+
+
+def _describe_start(call: ObservedCall, first: Suspect) -> dict[str, Any]:
+    """Say that a step of the optimizer comes behind where the error starts: in what makes its gradients."""
+    start = parse_identity(first.record)
+    if call.reference.phase != OPTIMIZER or start.phase == OPTIMIZER or start.step > call.reference.step or call.inputs_equal:
+        return {}
+    return {"behind_start": first.name}
 
 
 def _describe_alternative(found: GradientAlternative | None) -> dict[str, Any]:

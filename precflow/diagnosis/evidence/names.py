@@ -108,7 +108,7 @@ _RUN = {
         "not updated on one side",
         "Which parameters, or tensors of the optimizer's state, move on one side only, and why; absent if none does.",
     ),
-    "still_why": EvidenceName("why", "frozen, not held, no gradient, rounded or lost."),
+    "still_why": EvidenceName("why it is not updated", "frozen, not held, no gradient, rounded or lost."),
     "still_state": EvidenceName(
         "tensor of the state that stands still", "Though its weight moves; empty where the weight itself stands still."
     ),
@@ -155,7 +155,7 @@ _RUN = {
         "gradients that still hold the last step's",
         "Side whose gradients are those of the other side and of its own step before; absent if there is none.",
     ),
-    "gradients_left_step": EvidenceName("first in step", "Number of the step."),
+    "gradients_left_step": EvidenceName("they do so first in step", "Number of the step."),
     "gradients_left_share": EvidenceName(
         "share of the parameters", "Whose gradient is that sum, of those on both sides, 0 to 1."
     ),
@@ -424,6 +424,10 @@ _SUSPECT = {
     ),
     "behind_accepted": EvidenceName(
         "its inputs carry the accepted difference of", "Module and operator; absent if they carry none."
+    ),
+    "behind_start": EvidenceName(
+        "it takes gradients that are wrong since",
+        "Where the error starts, if this is a later step of the optimizer; else absent.",
     ),
     "after": EvidenceName(
         "the last that agree", "Calls whose records agree, if the error starts between them and the suspect."
