@@ -69,13 +69,16 @@ class Requirements:
     python: str = key("", "Versions of Python that a side's interpreter may have.", '">=3.9,<3.13"')
 
 
+SAME_AT_START = ("weights", "inputs")  # what both sides start from, unless somebody says that it differs on purpose
+
+
 @dataclass(frozen=True)
 class Environment:
     """What is demanded of the sides and what must be the same on both."""
 
     require: Requirements = field(default_factory=Requirements)
     same: tuple[str, ...] = key(
-        ("weights", "inputs"),
+        SAME_AT_START,
         "What must be the same on both sides: `weights`, `inputs`, `torch`, `python`, or the name of an installed package. "
         "A difference is a finding; where weights or inputs differ, no tensor is compared and the run is inconclusive.",
         "[weights, inputs, transformers]",

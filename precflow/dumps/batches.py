@@ -1,29 +1,30 @@
-"""What a script's model was given on both sides: the same batches, or others?
+"""What the models of both sides were given: the same data, or others?
 
-The inputs of a script's model are read on its device, and a script may have computed them there: the noisy images of
-a diffusion model, what a generator hands to its critic. Such inputs differ by rounding on every pair of devices, and
-still are the same batch. Token ids, labels and other whole numbers have to be equal.
+Inputs are compared by their bits first. Those that differ are of four kinds:
 
-A loop of one's own may hand its model what the model made before: a memory, or the sample that a scheduler computes from the
-last one. So there only the inputs of the first call have to be the same numbers.
+* **The same data.** Equal values in another type, or rounded to the type that the target runs in. Inputs that a script has
+  computed on its device differ by rounding on every pair of devices, and still are the same batch; so may those of later calls
+  of a loop of one's own. Token ids, labels and other whole numbers have to be equal.
+* **Consequences.** What the model itself had made before (:mod:`precflow.dumps.origins`): chosen tokens, caches, the next
+  sample. They differ because the model differs, and are no data.
+* **Taken from elsewhere.** Made by the model on both sides, but not by the same call: a buffer that still holds the last step.
+* **Other data.** What is computed from here on means nothing.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from precflow import keys
-from precflow.agent.contract import FORWARD
-from precflow.dumps.dtypes import is_floating
+from precflow.dumps.dtypes import NUMPY_DTYPES, Array, is_floating, name_of
 from precflow.dumps.header import ContentEntries, ContentEntry
+from precflow.dumps.origins import Origins, parse_name
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
@@ -31,75 +32,263 @@ from precflow.errors import DumpError
 # Other batches differ by a relative L2 of about 1.4 if they are independent, and by 0.5 and more if they are alike (images of
 # one data set). Rounding in bfloat16 is 0.004 an operator.
 LARGEST_ROUNDING = 0.1
-_READ_AT_CALL = re.compile(r"(rank\d+\.)?step(?P<step>\d+)\.(?P<later>call\d+\.)?")
+_ROUNDING_OF_FLOAT32 = 2.0**-14  # a few operators of a script, all in float32; one rounding to float16 is 2^-12.3 on average
 _MOMENTS = 1e-3  # of sums and norms, in which rounding averages out
+_HALVES = ("bfloat16", "float16")
+_COARSE = frozenset({*_HALVES, "float8_e4m3fn", "float8_e5m2"})
+_MOST_VALUES = 4  # that are shown of an input; of a larger one it is how far the sides are apart
+
+DATA, CHOICE, ELSEWHERE = "data", "choice", "elsewhere"
 
 
-def align_inputs(reference: Dump, target: Dump) -> Dump:
-    """Return the target's dump with the reference's entries for inputs that differ by no more than rounding.
+@dataclass(frozen=True)
+class DifferentInput:
+    """An input that the sides were given different values of, so that nothing behind it can be compared.
 
-    Of a workload every input has to be equal. Dumps whose inputs are equal already come back as they are.
+    Attributes:
+        name: Its name in the header, the reference's if it has it.
+        kind: ``data``: it is not known to come from the model; ``choice``: the model chose it, and no record leads there;
+            ``elsewhere``: the model made it in another call than on the reference.
+        words: How it differs, such as ``955.182 (float32) / 956 (bfloat16)``; ``""`` if no values were kept.
+        dtype: Element type on the reference, else on the target.
+        shape: Sizes on the reference, else on the target.
     """
-    here, there = reference.header, target.header
-    if here.inputs.digest == there.inputs.digest:
-        return target
-    of_scripts = bool(here.script and there.script)
-    rounded = {
-        name: here.inputs.entries[name]
-        for name in _find_rounded(reference, target)
-        if of_scripts or _is_behind_a_call(name, here.inputs.entries)
-    }
-    if not rounded:
-        return target
-    entries = {**there.inputs.entries, **rounded}
+
+    name: str
+    kind: str
+    words: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the models of both sides were given.
+
+    Attributes:
+        entries: The target's inputs by the reference's names; what is the same has the reference's entry.
+        different: Inputs that differ, in the order in which they were given.
+        made: Names of inputs that differ because the model made them.
+        retyped: Inputs of another type and of equal values, in words.
+        start: Name of the first different input.
+    """
+
+    entries: Mapping[str, ContentEntry]
+    different: tuple[DifferentInput, ...] = ()
+    made: tuple[str, ...] = ()
+    retyped: tuple[str, ...] = ()
+
+    @property
+    def start(self) -> DifferentInput | None:
+        """The first input that differs, if there is one."""
+        return self.different[0] if self.different else None
+
+
+NOTHING_GIVEN = Given({})
+
+
+def align_entries(reference: Dump, target: Dump, given: Given) -> ContentEntries:
+    """Return the inputs of the target's header, with the reference's entries for those that are the same."""
+    entries, here = given.entries, reference.header.inputs
+    if entries == target.header.inputs.entries:  # nothing is seen as the same that is not
+        return target.header.inputs
     # The agent's digest is over names and contents, so equal entries have the reference's.
-    digest = here.inputs.digest if entries == here.inputs.entries else keys.digest(sorted(map(str, entries.items())))
-    seen = copy.copy(target)
-    seen.header = replace(there, inputs=ContentEntries(digest, entries))
-    return seen
+    return ContentEntries(here.digest if entries == here.entries else keys.digest(sorted(map(str, entries.items()))), entries)
 
 
-def _find_rounded(reference: Dump, target: Dump) -> Iterator[str]:
-    """Yield the names of floating inputs that differ, but not by more than rounding."""
-    records = [[record for call in dump.calls() for record in call.inputs] for dump in (reference, target)]
-    by_content = [{record.content: record for record in side} for side in records]
-    for name, entry in reference.header.inputs.entries.items():
-        other = target.header.inputs.entries.get(name)
-        if other is None or other == entry or not _are_comparable(entry, other):
+def compare_given(reference: Dump, target: Dump) -> Given:
+    """Return what the models of both sides were given, by headers and, where these differ, by what was recorded.
+
+    Args:
+        reference: The reference's dump.
+        target: The target's.
+    """
+    here = reference.header.inputs.entries
+    there = _rename(here, target.header.inputs.entries)
+    if here == there:
+        return Given(there)
+    sides = _Sides(reference, target)
+    different: list[DifferentInput] = []
+    made: list[str] = []
+    retyped: list[str] = []
+    entries = dict(there)
+    for name in [*here, *(name for name in there if name not in here)]:
+        one, two = here.get(name), there.get(name)
+        if one == two:
             continue
-        one = by_content[0].get(entry.content) or _find_without_content(records[0], name, entry)
-        two = by_content[1].get(other.content) or _find_without_content(records[1], name, other)
-        if one is not None and two is not None and _are_alike(reference, one, target, two):
-            yield name
+        if one is None or two is None:
+            alone = one or two
+            assert alone is not None
+            words = f"only the {'reference' if two is None else 'target'} has it"
+            different.append(DifferentInput(name, DATA, words, alone.dtype, alone.shape))
+            continue
+        kind, words = sides.compare(name, one, two)
+        if kind in {DATA, CHOICE, ELSEWHERE}:
+            different.append(DifferentInput(name, kind, words, one.dtype, one.shape))
+            continue
+        entries[name] = one
+        made += [name] if kind == _MADE else []
+        retyped += [f"{name}: {words}"] if kind == _RETYPED else []
+    different.sort(key=lambda each: parts.place if (parts := parse_name(each.name)) else (-1, 0, 0))
+    return Given(entries, tuple(different), tuple(made), tuple(retyped))
 
 
-def _is_behind_a_call(name: str, names: Iterable[str]) -> bool:
-    """Tell whether an input was read at a call of the model that another one came before; no workload has inputs so named."""
-    here = _READ_AT_CALL.match(name)
-    steps = [int(each["step"]) for each in map(_READ_AT_CALL.match, names) if each]
-    return here is not None and (here["later"] is not None or int(here["step"]) > min(steps))
+_MADE, _RETYPED, _ROUNDED = "made", "retyped", "rounded"  # kinds of inputs that are no other data
 
 
-def _find_without_content(records: Sequence[Record], name: str, entry: ContentEntry) -> Record | None:
-    """Return the one record that can be an input, among those of which only statistics are kept."""
-    fitting = {
-        record.mark: record
-        for record in records
-        if not record.content
-        and record.shape == entry.shape
-        and record.dtype == entry.dtype
-        and not record.whose.operator
-        and record.whose.phase == FORWARD
-        and name.startswith(f"step{record.whose.step}.")
-    }
-    return next(iter(fitting.values())) if len(fitting) == 1 else None
+class _Sides:
+    """Both dumps, with what is known of the inputs of each."""
+
+    def __init__(self, reference: Dump, target: Dump) -> None:
+        self._dumps = (reference, target)
+        self._origins = (Origins(reference), Origins(target))
+        headers = (reference.header, target.header)
+        self._dtypes = (headers[0].dtype, headers[1].dtype)
+        self._of_scripts = all(header.script for header in headers)
+        first = [parts.place[:2] for name in headers[0].inputs.entries if (parts := parse_name(name)) is not None]
+        self._first = min(first, default=(0, 0))  # step and call
+
+    def compare(self, name: str, one: ContentEntry, two: ContentEntry) -> tuple[str, str]:
+        """Return the kind of a difference between two inputs of one name, and how they differ in words."""
+        records = [origins.find_record(name, entry) for origins, entry in zip(self._origins, (one, two), strict=True)]
+        values = self._load_exactly(*records)
+        if values is not None and one.dtype != two.dtype and one.shape == two.shape and _are_equal(*values):
+            return _RETYPED, f"{one.dtype} / {two.dtype}, of equal values"
+        words = _describe(values, one, two)
+        here, there = (origins.find(name, entry) for origins, entry in zip(self._origins, (one, two), strict=True))
+        if here is not None and there is not None and here.whens & there.whens:
+            # A choice that is recorded is judged itself, and what depends on a near tie follows from the records.
+            return _MADE if is_floating(one.dtype) or (here.linked and there.linked) else CHOICE, words
+        if here is None or there is None:
+            same = self._find_sameness(name, one, two, (records[0], records[1]), values)
+            if same[0]:
+                return same
+            words = f"{words}, {same[1]}" if same[1] else words
+        if here is None and there is None:
+            return DATA, words
+        makers = [f"{origin.shown if origin is not None else 'unknown'}" for origin in (here, there)]
+        return ELSEWHERE, f"{words}{', ' if words else ''}made by {makers[0]} on the reference, {makers[1]} on the target"
+
+    def _find_sameness(
+        self,
+        name: str,
+        one: ContentEntry,
+        two: ContentEntry,
+        records: tuple[Record | None, Record | None],
+        values: tuple[Array, Array] | None,
+    ) -> tuple[str, str]:
+        """Return why two floating inputs are the same data, and what to say about it; ``("", ...)`` if they are other data."""
+        if one.shape != two.shape or not (is_floating(one.dtype) and is_floating(two.dtype)):
+            return "", ""
+        half = _find_rounding(*values) if values is not None else ""
+        if half == two.dtype == self._dtypes[1] != self._dtypes[0]:  # the type that somebody chose for this side
+            return _RETYPED, f"{one.dtype} / {two.dtype}, equal after rounding to {half}"
+        parts = parse_name(name)
+        may_round = self._of_scripts or (parts is not None and parts.place[:2] > self._first)
+        left, right = records
+        if half or not may_round or left is None or right is None:
+            return "", f"equal after rounding to {half}" if half else ""
+        most = self._find_largest_rounding(name, one, two)
+        return _ROUNDED if _are_alike(self._dumps[0], left, self._dumps[1], right, most) else "", ""
+
+    def _find_largest_rounding(self, name: str, one: ContentEntry, two: ContentEntry) -> float:
+        """Return the largest relative L2 that is rounding: a model whose calls are not recorded may have had a part in it."""
+        scripts = [origins.find_script(name, entry) for origins, entry in zip(self._origins, (one, two), strict=True)]
+        here, there = scripts
+        known = here is not None and there is not None and here.leaves == there.leaves and not here.dtypes & _COARSE
+        return _ROUNDING_OF_FLOAT32 if known else LARGEST_ROUNDING
+
+    def _load_exactly(self, one: Record | None, two: Record | None) -> tuple[Array, Array] | None:
+        """Return both tensors if all of both was kept."""
+        if one is None or two is None or not (one.stored and two.stored) or one.part or two.part:
+            return None
+        try:
+            return self._dumps[0].tensor(one), self._dumps[1].tensor(two)
+        except DumpError:
+            return None  # it cannot be read, so nothing is known of it
 
 
-def _are_comparable(entry: ContentEntry, other: ContentEntry) -> bool:
-    return is_floating(entry.dtype) and is_floating(other.dtype) and entry.shape == other.shape
+def _rename(here: Mapping[str, ContentEntry], there: Mapping[str, ContentEntry]) -> dict[str, ContentEntry]:
+    """Return the target's inputs by the reference's names, where a wrapper around the model has given them others.
+
+    Data parallelism calls ``inputs.0`` what the module inside calls ``ids``. Only inputs of the same call that have no partner
+    are renamed: to that of the same bits, else to the only one that is left.
+    """
+    renamed = dict(there)
+    for place in {parts.place for name in there if name not in here and (parts := parse_name(name)) is not None}:
+        left = [
+            [name for name in one if name not in two and _is_of(name, place)] for one, two in ((here, there), (there, here))
+        ]
+        by_content = {here[name].content: name for name in left[0]}
+        names = {name: found for name in left[1] if (found := by_content.get(there[name].content))}
+        rest = [[name for name in left[0] if name not in names.values()], [name for name in left[1] if name not in names]]
+        if [len(each) for each in rest] == [1, 1] and here[rest[0][0]].shape == there[rest[1][0]].shape:
+            names[rest[1][0]] = rest[0][0]
+        if len(set(names.values())) == len(names):
+            renamed = {names.get(name, name): entry for name, entry in renamed.items()}
+    return renamed
 
 
-def _are_alike(reference: Dump, one: Record, target: Dump, two: Record) -> bool:
+def _is_of(name: str, place: tuple[int, int, int]) -> bool:
+    parts = parse_name(name)
+    return parts is not None and parts.place == place
+
+
+def _are_equal(one: Array, two: Array) -> bool:
+    """Tell whether two tensors of other types have the same numbers."""
+    if one.dtype.kind in "iub" and two.dtype.kind in "iub":
+        return bool(np.array_equal(one, two))
+    kind = np.complex128 if "c" in (one.dtype.kind, two.dtype.kind) else np.float64
+    return bool(np.array_equal(one.astype(kind), two.astype(kind), equal_nan=True))
+
+
+def _find_rounding(one: Array, two: Array) -> str:
+    """Return the 16-bit type in which two tensors are equal that are farther apart than float32 rounds; ``""`` without one."""
+    if "c" in (one.dtype.kind, two.dtype.kind):
+        return ""
+    with np.errstate(all="ignore"):
+        wide = [array.astype(np.float64) for array in (one, two)]
+        # In 16 bits 1.0000001 and 1 are equal too, and nobody has rounded to 16 bits there.
+        if not np.linalg.norm(wide[1] - wide[0]) > _ROUNDING_OF_FLOAT32 * np.linalg.norm(wide[0]):
+            return ""
+        for half in _HALVES:
+            rounded = [array.astype(np.float32).astype(NUMPY_DTYPES[half]).astype(np.float64) for array in wide]
+            if any(np.array_equal(rounded[place], wide[1 - place], equal_nan=True) for place in (0, 1)):
+                return half
+    return ""
+
+
+def _describe(values: tuple[Array, Array] | None, one: ContentEntry, two: ContentEntry) -> str:
+    """Return how two inputs differ in words: a few numbers themselves, of more how many differ or how far they are apart."""
+    types = [f" ({entry.dtype})" if one.dtype != two.dtype else "" for entry in (one, two)]
+    if one.shape != two.shape:
+        return f"shape {list(one.shape)} / {list(two.shape)}"
+    if values is None:
+        return f"{one.dtype} / {two.dtype}" if one.dtype != two.dtype else ""
+    if values[0].size <= _MOST_VALUES or all((array == array.flat[0]).all() for array in values):
+        texts = [_show_values(array) + kind for array, kind in zip(values, types, strict=True)]
+        return " / ".join(texts)
+    if is_floating(one.dtype) and is_floating(two.dtype):
+        wide = [array.astype(np.complex128 if array.dtype.kind == "c" else np.float64) for array in values]
+        apart = np.linalg.norm(wide[1] - wide[0]) / (np.linalg.norm(wide[0]) or 1.0)
+        return f"relative_l2 {apart:.3g}" + (f" ({one.dtype} / {two.dtype})" if one.dtype != two.dtype else "")
+    different = np.argwhere(values[0] != values[1])
+    if not len(different):
+        return ""
+    first = tuple(different[0])
+    return (
+        f"{len(different)} of {values[0].size} differ, first {list(map(int, first))}: {values[0][first]} / {values[1][first]}"
+    )
+
+
+def _show_values(array: Array) -> str:
+    """Return a few numbers as text; one for a tensor that holds the same everywhere."""
+    wide = array.astype(np.float64) if is_floating(name_of(array.dtype)) else array
+    texts = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in wide.ravel().tolist()]
+    return texts[0] if len(set(texts)) == 1 else f"[{', '.join(texts)}]"
+
+
+def _are_alike(reference: Dump, one: Record, target: Dump, two: Record, most: float) -> bool:
     """Tell whether two tensors differ by no more than rounding: by their values, else by their sketches, else by their moments.
 
     The samples of a batch in another order have the same moments, and another sketch.
@@ -110,7 +299,7 @@ def _are_alike(reference: Dump, one: Record, target: Dump, two: Record) -> bool:
         return False  # it cannot be read, so nothing is known of it
     if kept is not None:
         values, others = (np.asarray(each, dtype=np.float64) for each in kept)
-        return bool(np.linalg.norm(others - values) <= LARGEST_ROUNDING * np.linalg.norm(values))
+        return bool(np.linalg.norm(others - values) <= most * np.linalg.norm(values))
     facts, others_facts = one.statistics, two.statistics
     if facts is None or others_facts is None:
         return False
@@ -122,7 +311,7 @@ def _are_alike(reference: Dump, one: Record, target: Dump, two: Record) -> bool:
     return (
         abs(math.sqrt(square_too) - scale) <= _MOMENTS * scale
         and abs(total_too - total) <= _MOMENTS * scale * math.sqrt(count)
-        and max(abs(low_too - low), abs(high_too - high)) <= LARGEST_ROUNDING * max(abs(low), abs(high))
+        and max(abs(low_too - low), abs(high_too - high)) <= most * max(abs(low), abs(high))
     )
 
 

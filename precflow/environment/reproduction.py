@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow.agent.contract import CHECKED
+from precflow.dumps.batches import CHOICE, ELSEWHERE, Given
 from precflow.dumps.header import ContentEntries, Header
 
 _SHOWN = 5
@@ -82,6 +83,30 @@ def _describe_batches(reference: ContentEntries, target: ContentEntries) -> str:
     first = min(steps)[0]
     shown = [name for step, name in steps if step == first][:_SHOWN]
     return f"the sides were fed different batches from step {first} on: {', '.join(shown)}"
+
+
+def describe_parting(given: Given) -> str:
+    """Say from where on the models of both sides were given other data."""
+    start = given.start
+    assert start is not None
+    what = {
+        CHOICE: "each side's model is given what it chose itself",
+        ELSEWHERE: "the sides' models are given outputs of other calls",
+    }.get(start.kind, "the sides' models are given other data")
+    words = f": {start.words}" if start.words else ""
+    more = f"; {len(given.different) - 1} more" if len(given.different) > 1 else ""
+    return f"{what} from {start.name} on{words}{more}; only what came before is compared"
+
+
+def describe_given(given: Given) -> tuple[str, ...]:
+    """Say which inputs differ and are no other data."""
+    texts = []
+    if given.made:
+        made = "one input differs" if len(given.made) == 1 else f"{len(given.made)} inputs differ"
+        texts.append(f"{made} because the model itself made what it was given, which is no data: {_list_some(given.made)}")
+    if given.retyped:
+        texts.append(f"the same input in another type: {_list_some(given.retyped)}")
+    return tuple(texts)
 
 
 def find_disturbance(side: str, header: Header) -> str:

@@ -65,7 +65,7 @@ def _locate_installed(packages: Iterable[str]) -> dict[str, list[str]]:
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     blocked = bool(read_reproduction(needs["determinism"]).blockers)
     sides = [needs[f"dump.{side}"] for side in ("reference", "target")]
-    measures = [] if blocked else _compare(job, folder, sides)
+    measures = [] if blocked else _compare(job, folder, sides, job.config.environment.same)
     write_lines(folder / MEASURES_FILE, measures)
     paired = sum(measure.join == "paired" for measure in measures)
     note = "no tensor was compared" if blocked else f"{paired} of {len(measures)} records paired"
@@ -76,11 +76,18 @@ def _has_unreadable(measures: Iterable[Measure]) -> bool:
     return any(measure.join == "unreadable" for measure in measures)
 
 
-def _compare(job: Job, folder: Path, sides: Sequence[Path]) -> list[Measure]:
-    """Compare two dumps. Batches that a killed run has finished are in the folder already and are not compared again."""
+def _compare(job: Job, folder: Path, sides: Sequence[Path], same: Sequence[str]) -> list[Measure]:
+    """Compare two dumps. Batches that a killed run has finished are in the folder already and are not compared again.
+
+    Args:
+        job: The run.
+        folder: Of this stage.
+        sides: Folders of the two dumps.
+        same: What has to be the same; a second pass asks for nothing, because the first has told where other data begin.
+    """
     declared = DeclaredMetrics(plain(job.config.metrics), job.trusted, job.import_paths)
     rules = job.config.pairing.rules
-    reference, target = see_through_rules(open_dump(sides[0]), open_dump(sides[1]), rules)
+    reference, target = see_through_rules(open_dump(sides[0]), open_dump(sides[1]), rules, same)
     executor = choose_executor(job, declared)
     measures = compare(
         reference,
@@ -109,7 +116,7 @@ def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResu
     first = read_measures(needs["compare"])
     blocked = bool(read_reproduction(needs[second("determinism")]).blockers)
     sides = [needs[second(f"dump.{side}")] for side in ("reference", "target")]
-    measures = first if blocked else merge_passes(first, _compare(job, folder, sides))
+    measures = first if blocked else merge_passes(first, _compare(job, folder, sides, ()))
     write_lines(folder / MEASURES_FILE, measures)
     # A measure that was not replaced is still the same object.
     renewed = sum(measure is not before for measure, before in zip(measures, first, strict=True))

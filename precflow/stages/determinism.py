@@ -15,9 +15,16 @@ from precflow.config.schema import plain
 from precflow.dumps.header import describe_comparison
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.paired import see_through_rules
+from precflow.dumps.views.same_inputs import INPUTS, find_given, is_cut
 from precflow.dumps.views.two_passes import count_unknown, find_unrepeated
 from precflow.environment.amounts import find_other_amounts
-from precflow.environment.reproduction import describe_copy, find_blockers, find_disturbance
+from precflow.environment.reproduction import (
+    describe_copy,
+    describe_given,
+    describe_parting,
+    find_blockers,
+    find_disturbance,
+)
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import is_given, open_dump, read_damage
 from precflow.stages.job import Job, Stage, StageResult
@@ -39,6 +46,8 @@ class Reproduction:
         disturbed: Sides that compute something else when they are watched, or were not checked though that was asked for; the
             verdict is not "aligned".
         amounts: Steps, micro batches or calls that one side made more of; the verdict is not "aligned".
+        parted: From where on the sides were given other data. What came before is compared, but the verdict is not "aligned".
+        given: What is said about inputs that differ and are no other data: made by the model, or of another type.
     """
 
     blockers: tuple[str, ...] = ()
@@ -48,6 +57,13 @@ class Reproduction:
     unchecked: tuple[str, ...] = ()
     disturbed: tuple[str, ...] = ()
     amounts: tuple[str, ...] = ()
+    parted: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Everything that makes any verdict but "misaligned" impossible."""
+        return (*self.blockers, *self.parted, *self.incomplete, *self.unseen, *self.disturbed)
 
 
 def read_reproduction(folder: Path) -> Reproduction:
@@ -69,8 +85,10 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
         same: What has to be the same on both sides: ``weights``, ``inputs``.
     """
     both_sealed = reference.sealed and target.sealed  # an unsealed dump has no header, so there is nothing to compare
+    given, parted = find_given(target), is_cut(target)
+    checked = [what for what in same if not (parted and what == INPUTS)]
     return Reproduction(
-        blockers=tuple(find_blockers(reference.header, target.header, same)) if both_sealed else (),
+        blockers=tuple(find_blockers(reference.header, target.header, checked)) if both_sealed else (),
         incomplete=(*_find_incomplete("reference", reference), *_find_incomplete("target", target)),
         unrepeatable=(*_find_unrepeatable("reference", reference), *_find_unrepeatable("target", target)),
         unseen=(*_find_unseen("reference", reference), *_find_unseen("target", target)),
@@ -81,13 +99,15 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
         disturbed=tuple(
             filter(None, (find_disturbance(side, dump.header) for side, dump in (("reference", reference), ("target", target))))
         ),
+        parted=(describe_parting(given),) if parted else (),
+        given=describe_given(given),
     )
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     same = job.config.environment.same
     dumps = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
-    reference, target = see_through_rules(dumps[0], dumps[1], job.config.pairing.rules)
+    reference, target = see_through_rules(dumps[0], dumps[1], job.config.pairing.rules, same)
     seen = reproduce(reference, target, same)
     # A dump that the user gives may be of either side: the recipe says which one it stands for here.
     strange = [
@@ -157,7 +177,7 @@ def _find_unseen(side: str, dump: Dump) -> list[str]:
 
 def _describe(reproduction: Reproduction, same: Sequence[str], how: str) -> str:
     """Return one line: the first thing in the way of a verdict, else what is the same; ``how`` both sides were compared."""
-    in_the_way = (*reproduction.blockers, *reproduction.incomplete)
+    in_the_way = (*reproduction.blockers, *reproduction.parted, *reproduction.incomplete)
     if in_the_way:
         return in_the_way[0]
     if reproduction.unrepeatable:
@@ -171,7 +191,7 @@ def _describe(reproduction: Reproduction, same: Sequence[str], how: str) -> str:
     return f"{listed} are the same; both sides repeat themselves {how}"
 
 
-STAGE = Stage(name="determinism", needs=("dump.reference", "dump.target"), declare=_declare, make=_make)
+STAGE = Stage(name="determinism", needs=("dump.reference", "dump.target"), declare=_declare, make=_make, version=2)
 SECOND = Stage(
     name=second(STAGE.name),
     needs=(*STAGE.needs, STAGE.name, *map(second, STAGE.needs)),

@@ -107,10 +107,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         reference_dtype=dtypes[0],
         target_dtype=dtypes[1],
         blockers=(
-            *reproduction.blockers,
-            *reproduction.incomplete,
-            *reproduction.unseen,
-            *reproduction.disturbed,
+            *reproduction.gaps,
             *(() if reproduction.blockers else find_other_averages(*evidence)),
         ),
         amounts=reproduction.amounts,
@@ -124,7 +121,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         without_floors=_explain_missing_floors(job, needs),
         carried=find_carried(reference.calls()),
         settle_choices=make_settler(*evidence, judge_inputs(job, needs, *evidence, dtypes), floors),
-        losses=(reference.header.loss_of_step, target.header.loss_of_step),
+        losses=(evidence[0].header.loss_of_step, evidence[1].header.loss_of_step),
         curves=curves.read_outcomes(needs),
     )
     write_lines(folder / JUDGED_FILE, judged)

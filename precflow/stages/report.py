@@ -79,7 +79,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     judged, verdict, region = introduced.read_conclusion(needs)
     outcomes = whatif.read_outcomes(needs)
     findings = apply_outcomes(read_findings(needs["advise"]), outcomes)
-    sides = see_through_rules(open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]), job.config.pairing.rules)
+    dumps = (open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]))
+    sides = see_through_rules(*dumps, job.config.pairing.rules, job.config.environment.same)
     measures = read_measures(latest(needs, "compare"))
     model = build_model(
         *sides,

@@ -13,7 +13,7 @@ import msgspec
 from precflow import resources
 from precflow.comparison.compare import compare
 from precflow.comparison.measure import Measure, mark_altered_unreadable
-from precflow.config.schema import RunConfig, Side, Tolerance
+from precflow.config.schema import SAME_AT_START, RunConfig, Side, Tolerance
 from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evaluation import pair_calls
@@ -30,13 +30,12 @@ from precflow.diagnosis.training.gradients import Gradients, measure_gradients
 from precflow.diagnosis.training.phases import tell_phases
 from precflow.diagnosis.training.replay import ReplayedStep, replay_steps
 from precflow.diagnosis.training.updates import blame_still, describe_still, find_still_parameters
-from precflow.dumps.batches import align_inputs
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
-from precflow.dumps.views.aligned_collectives import align_collectives
-from precflow.dumps.views.joined_ranks import join_ranks
-from precflow.environment.reproduction import describe_copy
+from precflow.dumps.views.paired import see_through_rules
+from precflow.dumps.views.same_inputs import INPUTS
+from precflow.environment.reproduction import describe_copy, find_blockers
 from precflow.judgement.carried import find_carried
 from precflow.judgement.inputs import JudgeInput, make_input_judge
 from precflow.judgement.judge import judge
@@ -48,7 +47,6 @@ from precflow.stages.judge import find_dtypes
 from precflow.stages.report_model import build_model
 
 _NO_GRADIENTS = Gradients()
-SAME = RunConfig().environment.same  # what both dumps must have in common unless a recipe says otherwise
 
 
 class OneRecordDump(Dump):
@@ -83,7 +81,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     *,
     command: str,
     tolerance: Tolerance = RunConfig().tolerance,  # noqa: B008  frozen
-    same: Sequence[str] = SAME,
+    same: Sequence[str] = SAME_AT_START,
     team: Sequence[Path] = (),
 ) -> ReportModel:
     """Compare and judge two dumps. What stands in the way of a verdict is reported as in a run.
@@ -97,7 +95,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         team: Folders with rules besides the shipped ones.
     """
     started = time.monotonic()
-    reference, target = join_ranks(reference, align_collectives(reference, align_inputs(reference, target)))
+    reference, target = see_through_rules(reference, target, (), same)
     reproduction = reproduce(reference, target, same)
     measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
     other_settings = {} if reproduction.blockers else find_other_numbers(reference, target)
@@ -109,7 +107,11 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     )
     dtypes = find_dtypes(reference, target, measures)
     copy = describe_copy(reference.header, target.header)
-    verdict = replace(verdict, warnings=(*([copy] if copy else []), *verdict.warnings))
+    verdict = replace(
+        verdict,
+        reasons=(*verdict.reasons, *_suggest_comparing(reproduction, reference, target, same, command)),
+        warnings=(*([copy] if copy else []), *reproduction.given, *verdict.warnings),
+    )
     inputs = _judge_inputs(tolerance, reference, target, dtypes)
     region = localize(reference, target, measures, judged, inputs)
     region = blame_still(region, still, reference.calls())
@@ -150,6 +152,18 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         columns=METRICS,
         seconds=time.monotonic() - started,
     )
+
+
+def _suggest_comparing(
+    reproduction: Reproduction, reference: Dump, target: Dump, same: Sequence[str], command: str
+) -> list[str]:
+    """Say how to compare nevertheless if only other weights or inputs stand in the way."""
+    headers = (reference.header, target.header)
+    left = [what for what in same if what not in {"weights", INPUTS} or not find_blockers(*headers, [what])]
+    if not (reproduction.blockers or reproduction.parted) or find_blockers(*headers, left):
+        return []
+    how = f"--same {','.join(left) or 'nothing'}" if command else f"same={tuple(left)}"
+    return [f"{how} compares them nevertheless, if they differ on purpose"]
 
 
 def find_advice(  # noqa: PLR0913  the evidence that rules are about, each by its own name
@@ -210,7 +224,7 @@ def judge_dumps(  # noqa: PLR0913  each is a fact of its own
         RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path)), tolerance=tolerance),
         reference_dtype=dtypes[0],
         target_dtype=dtypes[1],
-        blockers=(*reproduction.blockers, *reproduction.incomplete, *reproduction.unseen, *reproduction.disturbed),
+        blockers=reproduction.gaps,
         amounts=reproduction.amounts,
         unrepeatable=reproduction.unrepeatable,
         other_settings=other_settings or {},

@@ -242,7 +242,7 @@ class _Runs:
             return ArmRun(problem=str(facts["problem"]))
         job = self.job
         reference, target = see_through_rules(
-            open_dump(self.needs["dump.reference"]), Dump.open(folder), job.config.pairing.rules
+            open_dump(self.needs["dump.reference"]), Dump.open(folder), job.config.pairing.rules, job.config.environment.same
         )
         executor = choose_executor(job, DeclaredMetrics({}, job.trusted, job.import_paths))
         measures = compare(reference, target, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))

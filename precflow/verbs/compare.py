@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precflow.agent import redaction
+from precflow.config.schema import SAME_AT_START
 from precflow.config.search_path import list_folders, team_folders
 from precflow.errors import DumpError, StoreError
 from precflow.files import write_text
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from precflow.dumps.reader import Dump
     from precflow.report.model import ReportModel
 
+_NOTHING = "nothing"
+_SAME_WORDS = f"{','.join(SAME_AT_START)} (default), one of these, or {_NOTHING}"
 _FOLDER = Path("comparison")
 _RESULT, _TABLE = "result.json", "result.csv"
 
@@ -33,24 +36,37 @@ def main(arguments: Sequence[str]) -> int:
         DumpError: There is no such dump or record.
         StoreError: The result cannot be written.
     """
-    options = make_parser("compare", "REFERENCE TARGET [--record NAME] [--output FOLDER]")
+    options = make_parser("compare", "REFERENCE TARGET [--record NAME] [--same WHAT] [--output FOLDER]")
     options.add_argument("reference", metavar="REFERENCE", help="a dump's folder, or RUN:reference")
     options.add_argument("target", metavar="TARGET", help="a dump's folder, or RUN:target")
     options.add_argument("--record", default="", metavar="NAME", help="one record in full: an identity, or the name of a call")
     options.add_argument(
+        "--same",
+        default=",".join(SAME_AT_START),
+        metavar="WHAT",
+        help=f"what has to be the same at the start: {_SAME_WORDS}",
+    )
+    options.add_argument(
         "--output", type=Path, default=_FOLDER, metavar="FOLDER", help=f"where {_RESULT} and {_TABLE} go (default {_FOLDER}/)"
     )
     chosen = options.parse_args(arguments)
+    same = [] if chosen.same == _NOTHING else chosen.same.split(",")
+    if not {*same} <= {*SAME_AT_START}:
+        options.error(f"--same {chosen.same}: expected {_SAME_WORDS}")
     from precflow.run.find_dumps import open_named_dump
 
     reference, target = open_named_dump(chosen.reference), open_named_dump(chosen.target)
     if chosen.record:
-        return _compare_record(reference, target, chosen)
+        return _compare_record(reference, target, chosen, same)
     from precflow.stages.two_dumps import compare_dumps
 
     team = team_folders("rule", list_folders(chosen.config_dir))
     model = compare_dumps(
-        reference, target, command=shlex.join(["precflow", "compare", *map(redaction.redact_word, arguments)]), team=team
+        reference,
+        target,
+        command=shlex.join(["precflow", "compare", *map(redaction.redact_word, arguments)]),
+        same=same,
+        team=team,
     )
     written = _write_files(model, chosen.output)
     code = EXIT_CODES[model.verdict.verdict]
@@ -90,17 +106,19 @@ def _print_outcome(model: ReportModel, written: Sequence[Path], code: int, *, as
     write("\n".join([*summary[:-1], f"   result      {written[0]}   {written[1].name}", summary[-1]]))
 
 
-def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace) -> int:
+def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace, same: Sequence[str]) -> int:
     from precflow.comparison.detail.as_json import plain, plain_record
     from precflow.comparison.detail.record import examine_record
+    from precflow.dumps.views.same_inputs import see_same_inputs
     from precflow.report.screens.two_records import show_pair
     from precflow.stages.determinism import reproduce
-    from precflow.stages.two_dumps import SAME, compare_record
+    from precflow.stages.two_dumps import compare_record
 
     left, right = _find_on_both_sides(reference, target, chosen.record)
     row = compare_record(reference, target, left, right)
     detail = examine_record(reference, target, left, right)
-    doubts = reproduce(reference, target, SAME).blockers
+    found = reproduce(*see_same_inputs(reference, target, same), same)
+    doubts = (*found.blockers, *found.parted)
     if chosen.json:
         print_json({**plain_record(detail), "measure": plain(row.measure), "judged": plain(row.judged), "doubts": list(doubts)})
     else:
@@ -113,8 +131,8 @@ def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace) -
     if status in MISALIGNED_STATUSES:
         return EXIT_CODES["misaligned"]
     # Moved values have no limit, so they are not judged; if they are equal, no limit could fail them.
-    same = status in {"pass", "accepted", "near_tie"} or (status == "not_judged" and row.measure.equal)
-    return EXIT_CODES["aligned" if same else "inconclusive"]
+    agrees = status in {"pass", "accepted", "near_tie"} or (status == "not_judged" and row.measure.equal)
+    return EXIT_CODES["aligned" if agrees else "inconclusive"]
 
 
 def _find_on_both_sides(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundRecord]:

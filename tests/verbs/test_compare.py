@@ -197,3 +197,12 @@ def test_a_sparse_tensor_of_gigabytes_is_read_in_bounded_memory(build, tmp_path,
         (folder / HEADER_FILE).unlink()
     assert compare.main(["reference", "target", "--record", "a", "--json"]) in {0, 3}
     assert grown() < 220_000_000
+
+
+def test_what_has_to_be_the_same_is_said_on_the_command_line_and_on_the_screen(capsys, pair):
+    other = {"weights": {"digest": "x", "entries": {"a.weight": {"content": "c", "dtype": "float32", "shape": [16]}}}}
+    assert compare.main(pair(**other)) == 3
+    assert "--same inputs compares them nevertheless" in " ".join(capsys.readouterr().out.split())
+    assert compare.main([*pair(**other), "--same", "inputs"]) == 0
+    with pytest.raises(SystemExit, match="2"):
+        compare.main([*pair(), "--same", "seeds"])

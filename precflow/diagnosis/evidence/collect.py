@@ -14,7 +14,7 @@ from precflow.diagnosis.advice.repro import SCRIPT, write_repro
 from precflow.diagnosis.alone import RunAlone
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import name_call, pair_calls
-from precflow.diagnosis.evidence import communication, loss_rows, operator_families, run, suspect, training
+from precflow.diagnosis.evidence import communication, inputs, loss_rows, operator_families, run, suspect, training
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.suspect import find_different_arguments
@@ -33,6 +33,7 @@ from precflow.diagnosis.training.updates import (
     find_still_parameters,
     gather_still,
 )
+from precflow.dumps.views.same_inputs import find_given
 from precflow.judgement.verdicts import Judged
 
 _LISTED = 5
@@ -119,6 +120,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         "recipe": config.recipe,
         "keep_tensors": keep_tensors(config),
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
+        **inputs.gather(find_given(target)),
         **({} if blockers else training.gather(reference, target, steps=steps, gradients=gradients, still=still)),
         **gather_still(still, region),
         **({} if blockers else communication.gather_run(reference, target, region.suspects, judged)),

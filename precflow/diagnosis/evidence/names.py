@@ -59,6 +59,19 @@ _RUN = {
     ),
     "inputs_different": EvidenceName("inputs that differ", "Up to five names."),
     "inputs_different_count": EvidenceName("number of inputs that differ", "Inputs that differ or are on one side only."),
+    "inputs_described": EvidenceName("how these inputs differ", "Up to five, with values and types, the reference's first."),
+    "input_words": EvidenceName("how the first differs", "Values and types, or how far apart; empty if no values were kept."),
+    "input_kind": EvidenceName(
+        "sort of data", "pictures, times, tokens, mask or positions, of the first input that differs; empty if unknown."
+    ),
+    "first_input_is": EvidenceName(
+        "kind of the first difference",
+        "data: other data; choice: chosen by the model before; elsewhere: made by another call of the model.",
+    ),
+    "inputs_chosen": EvidenceName("inputs that the model chose", "Up to five names; no record leads from the choice to them."),
+    "inputs_from_elsewhere": EvidenceName(
+        "inputs that another call made", "Up to five names; the model made them, in another call than on the reference."
+    ),
     "seed_reference": EvidenceName("seed of the reference", "As the agent set it."),
     "seed_target": EvidenceName("seed of the target", "As the agent set it."),
     "device_draws": EvidenceName(

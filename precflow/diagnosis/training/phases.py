@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
@@ -24,7 +24,9 @@ from precflow.diagnosis.findings import Region
 from precflow.diagnosis.training.gradient_changes import find_gradient_changes
 from precflow.dumps.collectives import is_collective
 from precflow.dumps.header import Header
+from precflow.dumps.origins import parse_name
 from precflow.dumps.records import Call, Record
+from precflow.dumps.views.same_inputs import find_given, is_cut
 from precflow.environment.reproduction import find_different
 from precflow.judgement.coverage import tally
 from precflow.judgement.curves import find_loss_line
@@ -151,6 +153,8 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
     proven = verdict.verdict == "misaligned"
     first = _find_first(rows, region) if proven else ""
     guilty = data.name if data.state == "starts" else find_part(first, collectives, changes) if first else ""
+    if guilty == DATA and first and is_cut(target):  # what failed was computed before other data came
+        data, guilty = replace(data, state="misaligned"), find_part(first, collectives, changes)
     loss = _describe_other_loss(reference.header, target.header, rows) if proven and guilty != DATA else ""
     if loss:
         guilty = FORWARD
@@ -273,6 +277,8 @@ def _tell_data(reference: RecordedRun, target: RecordedRun, judge_input: JudgeIn
     if all(header.inputs.digest for header in headers) and headers[0].inputs.digest != headers[1].inputs.digest:
         names = find_different(headers[0].inputs, headers[1].inputs)
         return PhaseState(DATA, "starts", f"the inputs differ: {', '.join(names[:5])}")
+    # Calls that are given what the model made before, and so differ without being given other data.
+    made = {(parts.step, parts.rank, parts.call) for name in find_given(target).made if (parts := parse_name(name)) is not None}
     # What the root module's forward was given, by step, rank, call and index.
     here, there = (
         {
@@ -288,6 +294,8 @@ def _tell_data(reference: RecordedRun, target: RecordedRun, judge_input: JudgeIn
     unknown = 0
     for (step, rank, call, index), record in here.items():
         other = there.get((step, rank, call, index))
+        if (step, rank, call) in made:
+            continue
         verdict = _compare_input(record, other, judge_input, same_type=same_type)
         if verdict == "differs":
             where = f" on rank {rank}" if rank else ""

@@ -22,6 +22,7 @@ import msgspec
 from precflow.dumps.collectives import find_carried, is_collective
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
+from precflow.dumps.views.same_inputs import find_given, is_cut
 
 _Group = tuple[object, ...]  # what the name of a collective has besides its number
 Numbers = Mapping[tuple[_Group, int], int]
@@ -46,6 +47,7 @@ class RenumberedCollectives(Dump):
 
     def __init__(self, whole: Dump, numbers: Numbers) -> None:
         super().__init__(whole.path, whole.header, sealed=whole.sealed)
+        self.given, self.is_cut = find_given(whole), is_cut(whole)
         self._renumbered = [_renumber(call, numbers) for call in whole.calls()]
         self._whole = whole
 

@@ -33,6 +33,7 @@ from precflow.dumps.dtypes import is_floating
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
+from precflow.dumps.views.same_inputs import find_given, is_cut
 
 Array = npt.NDArray[Any]
 
@@ -93,6 +94,7 @@ class JoinedRanks(Dump):
             whole.header.repeat, different=tuple({_of_first(text): None for text in whole.header.repeat.different})
         )
         super().__init__(whole.path, replace(whole.header, sites_of_ranks={}, repeat=repeat), sealed=whole.sealed)
+        self.given, self.is_cut = find_given(whole), is_cut(whole)
         self._whole = whole
         self._single = single
         self._ranks = count_ranks(whole)

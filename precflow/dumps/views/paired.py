@@ -27,7 +27,6 @@ import numpy.typing as npt
 from precflow import keys
 from precflow.agent.contract import FORWARD, OUTSIDE, ROOT_MODULE, Identity, module_text
 from precflow.config.schema import PairingRule
-from precflow.dumps.batches import align_inputs
 from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
@@ -35,6 +34,7 @@ from precflow.dumps.shards import Location
 from precflow.dumps.views.aligned_collectives import align_collectives
 from precflow.dumps.views.derivation import Derivation
 from precflow.dumps.views.joined_ranks import join_ranks
+from precflow.dumps.views.same_inputs import find_given, is_cut, see_same_inputs
 from precflow.errors import ConfigError
 
 NAME, SEQUENCE = "name", "sequence"
@@ -56,6 +56,7 @@ class PairedDump(Dump):
 
     def __init__(self, whole: Dump, rules: Sequence[PairingRule], side: str, reference: Dump | None = None) -> None:
         super().__init__(whole.path, whole.header, sealed=whole.sealed)
+        self.given, self.is_cut = find_given(whole), is_cut(whole)
         self._whole = whole
         self._rules = rules
         self._is_target = side == "target"
@@ -276,13 +277,20 @@ class _MadeTensor:
     derivation: Derivation
 
 
-def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule]) -> tuple[Dump, Dump]:
+def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule], same: Sequence[str]) -> tuple[Dump, Dump]:
     """Return both dumps with the names and tensors that pairing rules give them.
 
     Without rules these are the dumps themselves, except that several ranks are seen as one process if the other side is one,
-    that collectives are numbered by what they carry, and that inputs of a script which differ by rounding only are the same.
+    that collectives are numbered by what they carry, and that both end where their models are given other data.
+
+    Args:
+        reference: The reference's dump.
+        target: The target's.
+        rules: The rules of the recipe.
+        same: What has to be the same on both sides.
     """
-    target = align_collectives(reference, align_inputs(reference, target))
+    reference, target = see_same_inputs(reference, target, same)
+    target = align_collectives(reference, target)
     if not rules:
         return join_ranks(reference, target)
     seen = PairedDump(reference, rules, "reference")

@@ -14,6 +14,7 @@ from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
+from precflow.dumps.views.same_inputs import find_given, is_cut
 
 
 class TwoPasses:
@@ -29,6 +30,7 @@ class TwoPasses:
 
     def __init__(self, first: Dump, second: Dump) -> None:
         self.first = first
+        self.given, self.is_cut = find_given(first), is_cut(first)
         self.second = second
 
     @property

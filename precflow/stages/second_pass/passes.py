@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from precflow.dumps.batches import align_inputs
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.aligned_collectives import RenumberedCollectives, align_collectives, find_numbers
 from precflow.dumps.views.joined_ranks import count_ranks
 from precflow.dumps.views.paired import see_through_rules
+from precflow.dumps.views.same_inputs import see_same_inputs
 from precflow.dumps.views.two_passes import TwoPasses
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job
@@ -47,19 +47,23 @@ def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump | TwoPasses, Du
     """Return all evidence of reference and target, seen through the pairing rules of the recipe."""
     sides = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
     if not job.config.pairing.rules and count_ranks(sides[0]) == count_ranks(sides[1]):
-        reference, target = open_evidence(needs, "reference"), open_evidence(needs, "target")
+        seen = see_same_inputs(sides[0], sides[1], job.config.environment.same)
+        reference, target = (_add_second_pass(needs, *each) for each in zip(("reference", "target"), seen, strict=True))
         if isinstance(target, TwoPasses):
             numbers = find_numbers(sides[0].calls(), sides[1].calls())  # both passes of a side number their collectives alike
             passes = (RenumberedCollectives(part, numbers) for part in (target.first, target.second))
             return reference, TwoPasses(*passes) if numbers else target
         if isinstance(reference, Dump):
-            target = align_collectives(reference, align_inputs(reference, target))
+            target = align_collectives(reference, target)
         return reference, target
-    return see_through_rules(sides[0], sides[1], job.config.pairing.rules)
+    return see_through_rules(sides[0], sides[1], job.config.pairing.rules, job.config.environment.same)
 
 
 def open_evidence(needs: Mapping[str, Path], side: str) -> Dump | TwoPasses:
     """Return all evidence of a side: its dump, with the tensors of the second pass if there was one."""
-    first = open_dump(needs[f"dump.{side}"])
+    return _add_second_pass(needs, side, open_dump(needs[f"dump.{side}"]))
+
+
+def _add_second_pass(needs: Mapping[str, Path], side: str, first: Dump) -> Dump | TwoPasses:
     again = needs.get(second(f"dump.{side}"))
     return first if again is None else TwoPasses(first, open_dump(again))

@@ -233,6 +233,13 @@ TWICE = {"curve_verdict": "misaligned", "curve_factor": 2.0005, "curve_integer":
 MORE = {"curve_verdict": "misaligned", "curve_offset": -0.5, "curve_relation": "0.5000 below"}
 RESUMED = {**LATER, "curve_resumed": "target"}
 NOISE = {"curve_verdict": "misaligned", "curve_repeats": 1, "curve_fluctuation": 0.5, "curve_max_abs_error": 0.5}
+OTHER_INPUT = {
+    "inputs_different": ["step1.timestep"],
+    "inputs_different_count": 1,
+    "inputs_described": ["step1.timestep: 955.2 / 956"],
+    "input_words": "955.2 / 956",
+    "first_input_is": "data",
+}
 TABLE = [
     ("PF101", {"unrepeatable_target": ["a / index_put"]}, {}),
     ("PF102", MATMUL, {**MATMUL, "error_cosine": 0.9}),
@@ -473,6 +480,9 @@ TABLE = [
     ("PF301", {**MASK, "family": "softmax"}, {**MASK, "family": "softmax", "masked_target": 1200, "low_precision": True}),
     ("PF401", {"weights_different": ["a.weight"], "weights_different_count": 1}, {}),
     ("PF402", {"inputs_different": ["input_ids"], "inputs_different_count": 1}, {}),
+    ("PF407", {**OTHER_INPUT, "first_input_is": "elsewhere", "inputs_from_elsewhere": ["rank1.step1.x"]}, OTHER_INPUT),
+    ("PF408", {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step0.call1.ids"]}, OTHER_INPUT),
+    ("PF402", OTHER_INPUT, {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step1.timestep"]}),
     ("PF405", {"other_weight": "ema.weight", "introduced_fault": False}, {"introduced_fault": False}),
     ("PF405", {"other_weight": "ema.weight"}, {"other_weight": "ema.weight", "introduced_fault": True}),
     ("PF403", {"given_differently": "input 1", "introduced_fault": False}, {"introduced_fault": False}),
@@ -897,3 +907,18 @@ def test_what_nothing_explains_never_asks_for_what_the_run_does_already():
 def test_a_clean_run_is_advised_nothing(dtype):
     evidence = {"low_precision": dtype == "bfloat16", "target_dtype": dtype, "reference_dtype": dtype, "failing": 0}
     assert advise({**evidence, "suspects": []}, list(SHIPPED.values())) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        ("pictures", "antialias"),
+        ("times", "float32"),
+        ("tokens", "tokenizer"),
+        ("mask", "padding"),
+        ("", "how this input is made"),
+    ],
+)
+def test_advice_about_other_inputs_speaks_of_what_they_are(kind, word):
+    finding = advise({**RUN, **OTHER_INPUT, "input_kind": kind, "suspects": []}, list(SHIPPED.values()))[0]
+    assert (finding.rule, word in finding.fix) == ("PF402", True)

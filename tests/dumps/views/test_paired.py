@@ -74,7 +74,7 @@ def projections(record):
 
 
 def measure(sides, *rules):
-    return {one.record: one for one in compare(*see_through_rules(*sides, rules))}
+    return {one.record: one for one in compare(*see_through_rules(*sides, rules, ()))}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_weights_of_both_sides_are_the_same_by_the_names_of_the_rules(record):
     model = Model(nn.Linear(4, 4))
     inner = nn.Sequential(model)
     sides = record(model, "a", torch.ones(2, 4)), record(inner, "b", torch.ones(2, 4))
-    seen = see_through_rules(*sides, [PairingRule(reference=("*",), target=("0.*",))])
+    seen = see_through_rules(*sides, [PairingRule(reference=("*",), target=("0.*",))], ())
     assert seen[0].header.weights == seen[1].header.weights
     assert sides[0].header.weights.digest != sides[1].header.weights.digest
     measures = measure(sides, PairingRule(reference=("*",), target=("0.*",)))
@@ -169,9 +169,11 @@ def test_weights_of_another_shape_are_left_out_where_a_rule_changes_tensors(reco
     with torch.no_grad():
         padded.weight[:6], padded.bias[:6] = head.weight, head.bias
     sides = record(Model(head), "a", torch.ones(2, 4)), record(Model(padded), "b", torch.ones(2, 4))
-    seen = see_through_rules(*sides, [PairingRule(reference=("attn",), target=("attn",), slices="[:, :6]")])
+    seen = see_through_rules(*sides, [PairingRule(reference=("attn",), target=("attn",), slices="[:, :6]")], ())
     assert seen[0].header.weights == seen[1].header.weights
-    named = see_through_rules(*sides, [PairingRule(reference=("attn / linear",), target=("attn / linear",), phase="forward")])
+    named = see_through_rules(
+        *sides, [PairingRule(reference=("attn / linear",), target=("attn / linear",), phase="forward")], ()
+    )
     assert named[0].header.weights != named[1].header.weights  # a rule that only renames hides no difference
 
 

@@ -11,7 +11,7 @@ from precflow import resources
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
 from precflow.comparison.compare import compare
-from precflow.config.schema import RunConfig
+from precflow.config.schema import SAME_AT_START, RunConfig
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rules import advise
 from precflow.diagnosis.evidence.collect import collect
@@ -19,7 +19,7 @@ from precflow.diagnosis.evidence.overflows.skipped_steps import NOTHING, Skipped
 from precflow.diagnosis.localize import localize
 from precflow.dumps.reader import Dump
 from precflow.stages.determinism import reproduce
-from precflow.stages.two_dumps import SAME, judge_dumps
+from precflow.stages.two_dumps import judge_dumps
 
 RULES = load_rules([resources.directory("conf") / "rule"])
 PHASES = ("forward", "backward", "gradient", "optimizer")
@@ -121,7 +121,7 @@ def trained(tmp_path_factory, plain_header):
 
 def advised(reference, target):
     """Return evidence and the findings by rule, as ``precflow compare`` makes them."""
-    reproduction = reproduce(reference, target, SAME)
+    reproduction = reproduce(reference, target, SAME_AT_START)
     measures = compare(reference, target)
     judged, verdict = judge_dumps(RunConfig().tolerance, reference, target, measures, reproduction)
     region = localize(reference, target, measures, judged)

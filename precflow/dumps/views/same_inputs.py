@@ -1,0 +1,115 @@
+"""Two dumps up to the first input from outside that differs between them.
+
+What is computed from other data says nothing about a device, and what was computed before does::
+
+    step 0   x, timestep 1000            the same
+    step 1   x, timestep 955.18 / 956    the model's call is given another timestep: nothing from here on is compared
+
+Inputs that the model itself had made are no data (:mod:`precflow.dumps.batches`), and cut nothing off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from precflow.dumps.batches import NOTHING_GIVEN, Given, align_entries, compare_given
+from precflow.dumps.header import ContentEntries, Header
+from precflow.dumps.origins import Origins, parse_name
+from precflow.dumps.reader import Dump
+from precflow.dumps.records import Call
+
+INPUTS = "inputs"
+
+
+class End(NamedTuple):
+    """Where a dump ends: with a call of one rank; of the other ranks, before the step of that call."""
+
+    rank: int
+    step: int
+    order: int
+
+    def keeps(self, call: Call) -> bool:
+        """Tell whether a call comes before the end."""
+        return call.step < self.step or (call.step == self.step and call.rank == self.rank and call.order <= self.order)
+
+
+class SameInputs(Dump):
+    """A dump with inputs that are seen as the other side's where they are the same, without the calls that other data reached.
+
+    Args:
+        whole: The dump.
+        header: Its header, or the target's with the entries of the reference.
+        given: What the models of both sides were given.
+        end: The last call that is kept; ``None`` keeps all.
+    """
+
+    def __init__(self, whole: Dump, header: Header, given: Given, end: End | None = None) -> None:
+        super().__init__(whole.path, header, sealed=whole.sealed)
+        vars(self).update({name: value for name, value in vars(whole).items() if name not in vars(self)})  # what it has read
+        self.given = given
+        self.is_cut = end is not None
+        self._end = end
+
+    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
+        """Return the calls before the end, ordered by rank, step and completion."""
+        calls = super().calls(step=step, rank=rank)
+        return calls if self._end is None else [call for call in calls if self._end.keeps(call)]
+
+
+def see_same_inputs(reference: Dump, target: Dump, same: Sequence[str]) -> tuple[Dump, Dump]:
+    """Return both dumps up to the first input from outside that differs; the dumps themselves if none does.
+
+    Where the first call of a model was given other data already, both are whole: then nothing can be compared.
+
+    Args:
+        reference: The reference's dump.
+        target: The target's.
+        same: What has to be the same on both sides; without ``inputs`` in it, nothing is cut off.
+    """
+    here, there = reference.header, target.header
+    if here.inputs.digest == there.inputs.digest or not (here.inputs.digest and there.inputs.digest):
+        return reference, target
+    given = compare_given(reference, target)
+    header = replace(there, inputs=align_entries(reference, target, given))
+    sides = ((reference, here.inputs), (target, header.inputs))
+    ends = [_find_end(dump, inputs, given) for dump, inputs in sides] if INPUTS in same else [None, None]
+    if ends[0] is None or ends[1] is None:
+        return reference, SameInputs(target, header, given)
+    step = ends[0].step
+    return (
+        SameInputs(reference, _cut_losses(here, step), given, ends[0]),
+        SameInputs(target, _cut_losses(header, step), given, ends[1]),
+    )
+
+
+def find_given(dump: object) -> Given:
+    """Return what the models of both sides were given, as a dump that is seen through other views knows it."""
+    given = getattr(dump, "given", None)
+    return given if isinstance(given, Given) else NOTHING_GIVEN
+
+
+def is_cut(dump: object) -> bool:
+    """Tell whether a dump lacks the calls that other data reached."""
+    return bool(getattr(dump, "is_cut", False))
+
+
+def _find_end(dump: Dump, inputs: ContentEntries, given: Given) -> End | None:
+    """Return where a dump ends; ``None`` if no input differs, or none of its models' calls comes before the first that does."""
+    start = given.start
+    parts = parse_name(start.name) if start is not None else None
+    if start is None or parts is None:
+        return None
+    entry = inputs.entries.get(start.name)
+    order = -1 if entry is None else Origins(dump).find_start(start.name, entry)
+    end = End(parts.rank, parts.step, order)
+    names = [other for name in inputs.entries if (other := parse_name(name)) is not None]
+    before = any(other.step < parts.step or (other.rank == parts.rank and other[1:3] < parts[1:3]) for other in names)
+    return end if before and any(map(end.keeps, dump.calls())) else None
+
+
+def _cut_losses(header: Header, step: int) -> Header:
+    """Return a header with the losses of the steps before a step."""
+    losses = {number: loss for number, loss in header.loss_of_step.items() if number < step}
+    return replace(header, losses=tuple(losses.values()), loss_steps=tuple(losses))

@@ -1,0 +1,257 @@
+"""Were both sides given the same data? What a model made itself is none, and what came before other data is compared."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import precflow
+from precflow.dumps.batches import ELSEWHERE, compare_given
+from precflow.dumps.reader import Dump
+from precflow.stages.two_dumps import compare_dumps
+
+_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parent / "builder.py")
+builder = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(builder)
+SAME = ("weights", "inputs")
+
+
+class Decoder(nn.Module):
+    """Gives scores of the next token; a fault multiplies what its layer gives."""
+
+    def __init__(self, fault=1.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.layer, self.head = nn.Embedding(40, 16), nn.Linear(16, 16), nn.Linear(16, 40)
+        self.fault = fault
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.layer(self.embed(ids)) * self.fault))
+
+
+class Sampler(nn.Module):
+    def __init__(self, fault=1.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.time = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.fault = fault
+
+    def forward(self, x, timestep):
+        phases = timestep.float()[:, None] * torch.linspace(1, 0.01, 16)
+        return torch.tanh(self.inner(x) * self.fault + self.time(torch.cos(phases)))
+
+
+@pytest.fixture
+def both(tmp_path):
+    """Return a function that records a loop on both sides and opens the dumps; the loop gets model, recording and side."""
+
+    def record(make, loop, fault=1.0, **capture):
+        dumps = []
+        for side in ("reference", "target"):
+            model = make(fault if side == "target" else 1.0).eval()
+            with torch.no_grad(), precflow.capture(model, tmp_path / side, side=side, **capture) as recording:
+                loop(model, recording, side)
+            dumps.append(Dump.open(tmp_path / side))
+        return dumps
+
+    return record
+
+
+def generate(model, recording, side):
+    ids = torch.tensor([[3, 17, 5], [8, 1, 30]])
+    for _ in range(4):
+        ids = torch.cat([ids, model(ids)[:, -1].argmax(-1, keepdim=True)], 1)
+    recording.step()
+
+
+def sample(cast, dtype=torch.float32):
+    """Return a loop of a sampler whose target casts the times."""
+
+    def loop(model, recording, side):
+        x = torch.randn(4, 16, generator=torch.Generator().manual_seed(1))
+        times = torch.tensor([1000.0, 800.0, 401.5, 100.0])
+        for time in times:
+            given = time.expand(4)
+            x = x - 0.1 * model(x, cast(given) if side == "target" else given).to(dtype).float()
+            recording.step()
+
+    return loop
+
+
+def rules(model):
+    return [finding.rule for finding in model.findings]
+
+
+def test_tokens_that_the_model_chose_are_no_data(both):
+    reference, target = both(Decoder, generate, fault=-3.0)
+    given = compare_given(reference, target)
+    assert not given.different
+    assert given.made[0] == "step0.call1.ids"
+    model = compare_dumps(reference, target, command="")
+    assert (model.verdict.verdict, model.region.start) == ("misaligned", "(model) / mul")
+    assert not {"PF402", "PF408"} & set(rules(model))
+    assert "the model itself made what it was given" in " ".join(model.verdict.warnings)
+
+
+def test_a_choice_that_no_record_shows_ends_the_comparison_and_what_came_before_counts(both):
+    reference, target = both(Decoder, generate, fault=-3.0, level="module")
+    model = compare_dumps(reference, target, command="")
+    assert (model.verdict.verdict, rules(model)[0]) == ("misaligned", "PF408")
+    assert {row.measure.record.partition("/")[0] for row in model.rows} == {"embed", "layer", "head", "(model)"}
+
+
+def test_a_model_that_agrees_up_to_another_choice_is_neither_aligned_nor_wrong(both):
+    """The two best scores are nearer than any limit: the target's rounding decides otherwise."""
+
+    def near_tie(fault):
+        model = Decoder()
+        with torch.no_grad():
+            model.head.weight.zero_()
+            model.head.bias.copy_(torch.arange(40) / 40)
+            model.head.bias[38] = model.head.bias[39]
+        if fault != 1.0:
+            nudge = torch.zeros(40).index_fill_(0, torch.tensor([38]), 2e-7)
+            model.head.register_forward_hook(lambda *given: given[-1] + nudge)
+        else:
+            nudge = torch.zeros(40).index_fill_(0, torch.tensor([39]), 2e-7)
+            model.head.register_forward_hook(lambda *given: given[-1] + nudge)
+        return model
+
+    model = compare_dumps(*both(near_tie, generate, fault=2.0, level="module"), command="")
+    assert (model.verdict.verdict, rules(model)) == ("inconclusive", ["PF408"])
+    assert "what it chose itself from step0.call1.ids on" in model.verdict.reasons[0]
+
+
+@pytest.mark.parametrize("cast", [lambda time: time.bfloat16(), lambda time: time.bfloat16().float()])
+def test_a_time_that_is_rounded_is_other_data_and_the_steps_before_are_compared(both, cast):
+    reference, target = both(Sampler, sample(cast), step=[0, 1, 2, 3])
+    given = compare_given(reference, target)
+    assert [each.name for each in given.different] == ["step2.timestep"]  # the other times have at most 8 bits
+    model = compare_dumps(reference, target, command="")
+    assert (model.verdict.verdict, rules(model)) == ("inconclusive", ["PF402"])
+    assert "step2.timestep: 401.5" in model.findings[0].title
+    assert {row.measure.module for row in model.rows if row.measure.record.endswith("@2.0")} == {"(outside)"}
+    assert {row.judged.status for row in model.rows} == {"pass", "not_judged"}
+    assert model.verdict.reasons[0].endswith("only what came before is compared")
+
+
+def test_the_next_sample_is_a_consequence_of_the_models_fault(both):
+    reference, target = both(Sampler, sample(lambda time: time), fault=1.5, step=[0, 1, 2, 3])
+    given = compare_given(reference, target)
+    assert (given.different, given.made) == ((), ("step1.x", "step2.x", "step3.x"))
+    model = compare_dumps(reference, target, command="")
+    assert (model.verdict.verdict, model.region.start) == ("misaligned", "(model) / mul")
+
+
+def test_equal_tokens_in_another_type_are_the_same_data(both):
+    def loop(model, recording, side):
+        ids = torch.tensor([[3, 17, 5], [8, 1, 30]])
+        model(ids.int() if side == "target" else ids)
+        recording.step()
+
+    model = compare_dumps(*both(Decoder, loop), command="")
+    assert (model.verdict.verdict, model.rows != ()) == ("aligned", True)
+    assert "step0.ids: int64 / int32, of equal values" in " ".join(model.verdict.warnings)
+
+
+def test_pictures_that_differ_have_advice_for_pictures(both):
+    class Tower(nn.Module):
+        def __init__(self, fault):
+            super().__init__()
+            torch.manual_seed(0)
+            self.patch = nn.Conv2d(3, 4, 4, 4)
+
+        def forward(self, pixel_values):
+            return self.patch(pixel_values)
+
+    def loop(model, recording, side):
+        pictures = torch.rand(1, 3, 19, 21, generator=torch.Generator().manual_seed(3))
+        scaled = nn.functional.interpolate(pictures, size=(8, 8), mode="bilinear", antialias=side == "reference")
+        model(pixel_values=scaled)
+        recording.step()
+
+    model = compare_dumps(*both(Tower, loop, level="module"), command="")
+    (finding,) = model.findings
+    assert (model.verdict.verdict, model.rows, finding.rule) == ("inconclusive", (), "PF402")
+    assert "antialias" in finding.fix
+    assert "tokens" not in finding.fix
+
+
+def entry(array):
+    return {"content": builder.content_of(array), "dtype": array.dtype.name, "shape": list(array.shape)}
+
+
+@pytest.fixture
+def given_by_hand(tmp_path):
+    """Return a function that writes both dumps by hand and compares what their models were given."""
+
+    def write(fill, inputs):
+        dumps = []
+        for side in ("reference", "target"):
+            made = builder.DumpBuilder(tmp_path / side, side=side)
+            fill(made, side)
+            entries = {name: entry(array) for name, array in inputs(side).items()}
+            made.header_changes["inputs"] = {"digest": side, "entries": entries}
+            dumps.append(Dump.open(made.write()))
+        return dumps
+
+    return write
+
+
+X = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+
+
+def test_a_wrappers_names_of_inputs_are_those_of_the_model_inside(given_by_hand):
+    def inputs(side):
+        return {"step0.ids": X, "step0.mask": X * 2} if side == "reference" else {"step0.inputs.1": X * 2, "step0.inputs.0": X}
+
+    dumps = given_by_hand(lambda made, _: made.call("", "", [X * 3], {"0": X, "1": X * 2}), inputs)
+    assert compare_given(*dumps).entries == dumps[0].header.inputs.entries
+
+
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_what_another_rank_sent_is_no_data_unless_it_is_another_steps(given_by_hand, is_stale):
+    """A pipeline: the first stage runs on rank 0 with another rounding on each side, the second takes what it sent."""
+    received = {}
+
+    def fill(made, side):
+        sent = []
+        for step in (0, 1):
+            sent.append((X + step) * np.float32(3 if side == "reference" else 3.1))
+            made.call("", "", [sent[step]], [X + step], step=step)
+            taken = received[side, step] = sent[max(step - 1, 0)] if is_stale and side == "target" else sent[step]
+            made.call("", "", [taken * 2], [taken], step=step, rank=1)
+
+    def inputs(side):
+        return {
+            f"{'rank1.' * rank}step{step}.x": received[side, step] if rank else X + step for step in (0, 1) for rank in (0, 1)
+        }
+
+    given = compare_given(*given_by_hand(fill, inputs))
+    if is_stale:
+        assert [(each.name, each.kind) for each in given.different] == [("rank1.step1.x", ELSEWHERE)]
+        assert "forward.output.0@1.0 on the reference, (model)/forward.output.0 on the target" in given.different[0].words
+    else:
+        assert (given.different, given.made) == ((), ("rank1.step0.x", "rank1.step1.x"))
+
+
+@pytest.mark.parametrize(("fault", "states"), [(1.5, ("misaligned", "starts")), (1.0, ("starts", "aligned"))])
+def test_a_fault_before_other_data_is_the_part_that_is_guilty(tmp_path, fault, states):
+    """Other tokens in step 1 do not excuse the forward of step 0."""
+    dumps = []
+    for side in ("reference", "target"):
+        model = Decoder(fault if side == "target" else 1.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with precflow.capture(model, tmp_path / side, optimizer=optimizer, level="module", step=[0, 1]) as recording:
+            for step in (0, 1):
+                ids = torch.tensor([[3, 17, 5]]) + (step if side == "target" else 0)
+                optimizer.zero_grad()
+                model(ids).square().mean().backward()
+                optimizer.step()
+                recording.step()
+        dumps.append(Dump.open(tmp_path / side))
+    found = {state.name: state.state for state in compare_dumps(*dumps, command="").phases}
+    assert (found["data"], found["forward"]) == states
