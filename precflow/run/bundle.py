@@ -2,6 +2,10 @@
 
 A bundle is a plain tar file, so anyone can look into it: first ``bundle.json`` with format, recipe, and size and checksum of
 each file, then the files of the stage instances, ``NAME-KEY/FILE``. Nothing is compressed: numbers hardly shrink.
+
+A bundle comes from somebody else. Its header is checked before anything is written: it names only stages that a bundle can
+have, and no more bytes than the file itself has and the disk has room for. Members other than the plain files that it names are
+refused, among them sparse ones, which are larger than what they take in the archive.
 """
 
 from __future__ import annotations
@@ -11,12 +15,13 @@ import datetime
 import hashlib
 import io
 import json
+import re
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from precflow import __version__
@@ -30,11 +35,14 @@ from precflow.run.store import FETCHING, Sealed, Store, explain_disk_errors, rea
 from precflow.stages import noise
 from precflow.stages.artifacts import SEAL_FILE, checksum_of_file
 from precflow.stages.artifacts import read_seal as read_plain_seal
-from precflow.stages.dump import is_given
+from precflow.stages.dump import GIVEN_FILE, is_given
 
 FORMAT, SCHEMA = "precflow-bundle", 1
 HEADER_FILE = "bundle.json"
 _LARGEST_HEADER = 64_000_000  # bytes
+_LARGEST_NAME = 65_536  # bytes of a member that gives the next one its long name or size; tarfile reads it as a whole
+_INSTANCE = re.compile(rf"(dump\.(reference|target)(@2)?|{re.escape(noise.NAME)})-[0-9a-f]+(-[0-9a-f]+)?")
+_RECIPE = re.compile(r"[\w@+-][\w.@+-]*(/[\w@+-][\w.@+-]*)*")
 _PIECE = 1 << 20
 _ANOTHER = "bundle it again where it was made, or copy the file again"
 
@@ -175,12 +183,15 @@ def open_bundle(path: Path, root: Path, tell: Tell) -> list[tuple[Sealed, bool]]
         StoreError: The file is no bundle, was cut short or altered, is of a newer precflow, or the store cannot be written.
     """
     store = Store(root)
+    header = read_header(path)
     with explain_disk_errors(root):
         (root / FETCHING).mkdir(parents=True, exist_ok=True)
+        _check_room(root, header)
         work = Path(tempfile.mkdtemp(prefix="bundle-", dir=root / FETCHING))
     try:
         with _reading(path) as archive:
-            header = _read_header(path, archive)
+            if _read_header(path, archive) != header:
+                raise StoreError(f"{path} was changed while it was read", next_step=_ANOTHER)
             _extract(path, archive, header, work, tell)
         taken = []
         for one in header.instances:
@@ -209,16 +220,42 @@ def _describe_member(name: str, size: int) -> tarfile.TarInfo:
     return member
 
 
+def _check_room(root: Path, header: Header) -> None:
+    free = shutil.disk_usage(root).free
+    if header.bytes > free:
+        raise StoreError(
+            f"the bundle has {header.bytes / 1e6:.0f} MB, and the disk of {root} has {free / 1e6:.0f} MB free",
+            next_step="free some space, or put it elsewhere: --runs DIR, --store DIR",
+        )
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a bundle: a plain file, or the long name of the next one, which is refused where it is none."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        """Return the member of a header of 512 bytes, before anything behind the header is read.
+
+        Raises:
+            tarfile.ReadError: It is a link, a device, a folder, sparse, or has a name that no file can have.
+        """
+        member = super().frombuf(buf, encoding, errors)
+        is_name = member.type == tarfile.XHDTYPE and member.size <= _LARGEST_NAME
+        if not is_name and member.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:
+            raise tarfile.ReadError(f"{member.name!r} is no plain file")
+        return member
+
+
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[tarfile.TarFile]:
     try:
-        with tarfile.open(path, "r:") as archive:
+        with intake.open_regular(path) as file, tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as archive:
             yield archive
     except PrecflowError:
         raise
     except FileNotFoundError as error:
         raise StoreError(f"there is no file {path}") from error
-    except (tarfile.TarError, EOFError, UnicodeDecodeError) as error:
+    except (tarfile.TarError, EOFError, ArithmeticError, LookupError, ValueError) as error:  # tarfile trusts its numbers
         is_cut = isinstance(error, EOFError) or "unexpected end" in str(error)
         problem = "was cut short" if is_cut else "is no bundle of precflow"
         raise StoreError(f"{path} {problem}: {error}", next_step=_ANOTHER) from error
@@ -228,18 +265,24 @@ def _reading(path: Path) -> Iterator[tarfile.TarFile]:
 
 def _read_header(path: Path, archive: tarfile.TarFile) -> Header:
     member = archive.next()
-    if member is None or member.name != HEADER_FILE or not member.isreg() or member.size > _LARGEST_HEADER:
+    if member is None or member.name != HEADER_FILE or member.issparse() or member.size > _LARGEST_HEADER:
         raise StoreError(f"{path} is no bundle of precflow: expected {HEADER_FILE} first", next_step=_ANOTHER)
     stream = archive.extractfile(member)
     data = stream.read() if stream else b""
     if len(data) < member.size:
         raise StoreError(f"{path} was cut short in its header", next_step=_ANOTHER)
     try:
-        return _parse_header(data)
+        header = _parse_header(data)
     except StoreError as error:
         raise StoreError(f"{path} {error.message}", next_step=error.next_step) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"the header of {path} was altered: {error}", next_step=_ANOTHER) from error
+    size = path.stat().st_size
+    if header.bytes > size:  # nothing is compressed
+        raise StoreError(
+            f"{path} was cut short or altered: it has {size} bytes, and its header names {header.bytes}", next_step=_ANOTHER
+        )
+    return header
 
 
 def _parse_header(data: bytes) -> Header:
@@ -249,7 +292,7 @@ def _parse_header(data: bytes) -> Header:
         StoreError: A newer precflow wrote it.
         ValueError, KeyError, TypeError, AttributeError: It is not what was written.
     """
-    plain = intake.parse_json(data)
+    plain = intake.parse_json(data, finite=True)
     if plain["format"] != FORMAT:
         raise ValueError(f"its format is {plain['format']!r}")
     if plain["schema"] > SCHEMA:
@@ -261,15 +304,37 @@ def _parse_header(data: bytes) -> Header:
         Bundled(
             str(one["instance"]),
             float(one["finished"]),
-            {str(name): (int(size), str(checksum)) for name, (size, checksum) in one["files"].items()},
+            {
+                name: (intake.check_count(size, f"the size of {name}"), str(checksum))
+                for name, (size, checksum) in one["files"].items()
+            },
         )
         for one in plain["instances"]
     )
-    header = Header(str(plain["precflow"]), str(plain["recipe"]), instances)
-    names = [f"{one.instance}/{name}" for one in instances for name in one.files]
-    if not all(map(stays_below, [header.recipe, *names])) or any("/" in one.instance for one in instances):
-        raise ValueError("it names a file outside of its folder")
+    header = Header(str(plain["precflow"]), plain["recipe"], instances)
+    if not isinstance(header.recipe, str) or not _RECIPE.fullmatch(header.recipe):
+        raise ValueError(f"{_shorten(header.recipe)} is no name of a recipe")
+    if not instances or len({one.instance for one in instances}) < len(instances):
+        raise ValueError("it names no stage" if not instances else "it names a stage twice")
+    for one in instances:
+        if not _INSTANCE.fullmatch(one.instance):
+            raise ValueError(f"{_shorten(one.instance)} is no dump and no noise floor, which are all that a bundle has")
+        if SEAL_FILE not in one.files or GIVEN_FILE in one.files:
+            raise ValueError(f"{one.instance} has no seal" if SEAL_FILE not in one.files else f"{one.instance} is elsewhere")
+        outside = next((name for name in one.files if not _is_canonical(name)), None)
+        if outside is not None:
+            raise ValueError(f"it names a file outside of its folder: {_shorten(outside)}")
     return header
+
+
+def _is_canonical(name: str) -> bool:
+    """Tell whether a name stays in its folder and is the only way to write it, so that no two names are one file."""
+    return stays_below(name) and PurePosixPath(name).as_posix() == name and "\0" not in name
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _extract(path: Path, archive: tarfile.TarFile, header: Header, folder: Path, tell: Tell) -> None:
@@ -280,19 +345,21 @@ def _extract(path: Path, archive: tarfile.TarFile, header: Header, folder: Path,
     """
     left = {f"{one.instance}/{name}": file for one in header.instances for name, file in one.files.items()}
     written = 0
-    for member in archive:
-        if member.name == HEADER_FILE:
-            continue
-        if member.name not in left or not member.isreg():
+    while (member := archive.next()) is not None:
+        if member.name not in left or member.issparse():
             raise StoreError(f"{path} was altered: {member.name} is not in its header", next_step=_ANOTHER)
         size, checksum = left.pop(member.name)
+        if member.size != size:
+            raise StoreError(
+                f"{path} was altered: {member.name} has {member.size} bytes, its header says {size}", next_step=_ANOTHER
+            )
         source = archive.extractfile(member)
         target = folder / member.name
         with explain_disk_errors(folder):
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as file:
-                found = _copy(source, file) if source and member.size == size else ""
-        if target.stat().st_size < size and member.size == size:
+                found = _copy(source, file) if source else ""
+        if target.stat().st_size < size:
             raise StoreError(f"{path} was cut short in {member.name}", next_step=_ANOTHER)
         if found != checksum:
             raise StoreError(f"{path} was altered: {member.name} does not have the checksum in its header", next_step=_ANOTHER)

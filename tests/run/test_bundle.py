@@ -3,6 +3,8 @@
 import importlib.util
 import io
 import json
+import os
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -83,8 +85,7 @@ def test_a_file_that_was_cut_is_refused_and_leaves_nothing(packed, tmp_path, sha
     with pytest.raises(StoreError, match=r"was cut short|is no bundle") as refused:
         open_bundle(packed, tmp_path / "there", nothing)
     assert "copy the file again" in str(refused.value)
-    assert not list((tmp_path / "there").glob("dump*"))
-    assert list((tmp_path / "there" / ".fetching").iterdir()) == []
+    assert not [path for path in (tmp_path / "there").rglob("*") if path.is_file()]
 
 
 def test_every_changed_byte_is_found(packed, sealed, tmp_path):
@@ -103,13 +104,38 @@ def test_every_changed_byte_is_found(packed, sealed, tmp_path):
     [
         (lambda header, _: header.update(schema=2, precflow="9.0"), r"newer precflow \(9\.0, format 2; this one reads 1\)"),
         (lambda header, _: header.update(format="other"), "its format is 'other'"),
-        (lambda header, _: header.update(recipe="../../x"), "outside of its folder"),
-        (lambda header, _: header["instances"][0].update(instance="../x"), "outside of its folder"),
+        (lambda header, _: header.update(recipe="../../x"), "is no name of a recipe"),
+        (lambda header, _: header.update(recipe="/x"), "is no name of a recipe"),
+        (lambda header, _: header.update(recipe=""), "'' is no name of a recipe"),
+        (lambda header, _: header.update(recipe=None), "None is no name of a recipe"),
+        (lambda header, _: header.update(instances=[]), "it names no stage"),
+        (lambda header, _: header.update(instances=header["instances"] * 2), "it names a stage twice"),
+        (lambda header, _: header["instances"][0].update(instance="../x"), "is no dump and no noise floor"),
+        (lambda header, _: header["instances"][0].update(instance="judge-aaaaaaaaaa"), "is no dump and no noise floor"),
         (lambda header, _: header["instances"][0].update(instance="dump.target-c"), "is not in its header"),
+        (lambda header, _: header["instances"][0].update(finished=float("inf")), "Infinity where a number is expected"),
+        (lambda header, _: header["instances"][0].update(files={SHARD: [7, ""]}), "has no seal"),
+        (lambda header, _: header["instances"][0]["files"].update({"given.json": [2, ""]}), "is elsewhere"),
+        (lambda header, _: header["instances"][0]["files"].update({"a/../../x": [2, ""]}), "outside of its folder"),
+        (lambda header, _: header["instances"][0]["files"].update({"a//x": [2, ""]}), "outside of its folder"),
+        *(
+            (lambda header, _, size=size: header["instances"][0]["files"].update({SHARD: [size, ""]}), said)
+            for size, said in (
+                (float("inf"), "Infinity where a number is expected"),
+                (-1, "expected a whole number"),
+                (1.5, "expected a whole number"),
+                ("7", "expected a whole number"),
+                (1 << 80, "expected a whole number"),
+                (1 << 40, "it has .* bytes, and its header names 1099511"),
+                (7, "has 1280000 bytes, its header says 7"),
+            )
+        ),
         (lambda header, _: header.update(instances=[1]), "was altered"),
         (lambda header, members: members[:-1], "was cut short: .* is missing"),
         (lambda header, members: members[1:], "expected bundle.json first"),
         (lambda header, members: [*members, (tarfile.TarInfo("../../etc/x"), b"x")], "is not in its header"),
+        (lambda header, members: [*members, members[-1]], "is not in its header"),
+        (lambda header, members: [*members, members[0]], "bundle.json is not in its header"),
     ],
 )
 def test_a_bundle_that_is_not_what_was_written_is_refused(packed, tmp_path, change, said):
@@ -119,15 +145,62 @@ def test_a_bundle_that_is_not_what_was_written_is_refused(packed, tmp_path, chan
     assert not list((tmp_path / "there").glob("dump*"))
 
 
-def test_a_link_in_a_bundle_is_refused(packed, tmp_path):
-    def link(_, members):
+@pytest.mark.parametrize(
+    "kind", ["SYMTYPE", "LNKTYPE", "CHRTYPE", "BLKTYPE", "FIFOTYPE", "DIRTYPE", "GNUTYPE_SPARSE", "GNUTYPE_LONGNAME", "XGLTYPE"]
+)
+def test_a_member_that_is_no_plain_file_is_refused(packed, tmp_path, kind):
+    def change(_, members):
         member = members[-1][0]
-        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        member.type, member.linkname = getattr(tarfile, kind), "/etc/passwd"
         return [*members[:-1], (member, b"")]
 
-    rewrite(packed, link)
-    with pytest.raises(StoreError, match="is not in its header"):
+    rewrite(packed, change)
+    with pytest.raises(StoreError, match="is no plain file"):
         open_bundle(packed, tmp_path / "there", nothing)
+    assert not list((tmp_path / "there").glob("dump*"))
+
+
+HUGE = 1 << 40
+
+
+@pytest.mark.parametrize("declared", [512, HUGE])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(HUGE)},
+        {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(HUGE)},
+        {"size": str(HUGE)},
+        {"size": "-5"},
+        {"size": "many"},
+        {"comment": "x" * 100_000},
+    ],
+)
+def test_a_member_that_says_it_is_larger_than_it_is_writes_nothing(packed, tmp_path, headers, declared):
+    """A sparse one of a few kilobytes could fill a disk."""
+
+    def change(header, members):
+        header["instances"][0]["files"] = {SHARD: [declared, ""], "sealed.json": [0, ""]}
+        (member, data) = next(pair for pair in members if pair[0].name.endswith(SHARD))
+        member.pax_headers = headers
+        return [members[0], (member, data[:512])]
+
+    rewrite(packed, change)
+    with pytest.raises(StoreError, match=r"was cut short|was altered|is no bundle"):
+        open_bundle(packed, tmp_path / "there", nothing)
+    assert not [path for path in (tmp_path / "there").rglob("*") if path.is_file()]
+
+
+def test_a_bundle_for_which_the_disk_has_no_room_is_refused_before_it_writes(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 1000))
+    with pytest.raises(StoreError, match=r"the bundle has 1 MB, and the disk of .*there has 0 MB free"):
+        open_bundle(packed, tmp_path / "there", nothing)
+    assert list((tmp_path / "there" / ".fetching").iterdir()) == []
+
+
+def test_a_bundle_that_never_ends_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.tar")
+    with pytest.raises(StoreError, match="it is not a regular file but a named pipe"):
+        read_header(tmp_path / "x.tar")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x1f\x8b" + b"x" * 600])
