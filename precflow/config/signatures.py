@@ -110,23 +110,27 @@ def read_effects() -> Mapping[str, inspect.Signature]:
     }
 
 
-def check_fault_rules(rules: Sequence[Mapping[str, Any]]) -> PathProblems:
+def check_fault_rules(rules: Sequence[Any]) -> PathProblems:
     """Yield ``(path, message)`` for everything that is wrong in the rules of an emulated fault."""
     if len(rules) > _MOST_RULES:
         yield ("emulate", "rules"), f"has {len(rules)} rules; at most {_MOST_RULES}"
         return
     for number, rule in enumerate(rules):
         path = ("emulate", "rules", str(number))
+        if not isinstance(rule, Mapping):
+            yield path, f"expected a rule (`rule`, `operator` and its parameters), got `{str(rule)[:60]}`"
+            continue
         name = rule.get("rule")
         if name == REDRAW:
             if rule.keys() != {"rule", "parameter"} or not isinstance(rule["parameter"], str):
                 yield path, f"{REDRAW} takes `parameter`, a pattern of names, and nothing else"
-        elif name not in read_effects():
-            known = (*read_effects(), REDRAW)
-            yield (*path, "rule"), f"`{name}` is no effect; there are {', '.join(known)}.{did_you_mean(str(name), known)}"
+        elif not isinstance(name, str) or name not in read_effects():
+            known, given = (*read_effects(), REDRAW), str(name)
+            near = did_you_mean(given, known)
+            yield (*path, "rule"), f"`{given[:60]}` is no effect; there are {', '.join(known)}.{near}"
         else:
             yield from _check_conditions(rule, path)
-            yield from _check_parameters(rule, read_effects()[str(name)].parameters, path)
+            yield from _check_parameters(rule, read_effects()[name].parameters, path)
 
 
 def _check_conditions(rule: Mapping[str, Any], path: DottedPath) -> PathProblems:

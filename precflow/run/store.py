@@ -335,7 +335,10 @@ def read_seal(folder: Path) -> Sealed | None:
 def make_sealed(seal: Mapping[str, Any], folder: Path) -> Sealed | None:
     """Return the instance that a seal's plain data describe, ``None`` if it is not usable; its files are not looked at."""
     try:
-        if seal["schema"] != SEAL_SCHEMA or seal.keys() != _KEYS:
+        texts = (seal["name"], seal["key"], seal["seal"], seal["note"])
+        if seal["schema"] != SEAL_SCHEMA or seal.keys() != _KEYS or not all(isinstance(text, str) for text in texts):
+            return None
+        if not all(math.isfinite(float(seal[name])) for name in ("finished", "seconds")):
             return None
         return Sealed(
             name=seal["name"],
@@ -345,7 +348,7 @@ def make_sealed(seal: Mapping[str, Any], folder: Path) -> Sealed | None:
             declared=seal["declared"],
             needs=seal["needs"],
             seconds=seal["seconds"],
-            bytes=sum(file["bytes"] for file in seal["files"].values()),
+            bytes=sum(intake.check_count(file["bytes"], name) for name, file in seal["files"].items()),
             note=seal["note"],
             finished=seal["finished"],
             damaged=seal["damaged"],

@@ -504,3 +504,19 @@ def test_recipes_that_inherit_twice_from_two_each_end_soon(team):
     team("r40", "about: {title: x}")
     with pytest.raises(ConfigError, match="leads to more than 200 recipes"):
         composition.compose(["+recipe=r0"], complete=False)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("(" * 500 + ")" * 500, "has 500 groups inside each other, expected at most 50"),
+        ("(" * 30_000, "has 30000 groups inside each other"),
+        ("a{1,99999999999999}", "is no regular expression that can be used"),
+        ("[" * 30_000, "is no regular expression"),
+    ],
+)
+def test_a_pattern_that_python_cannot_parse_is_refused(team, pattern, said):
+    team("r", f"curves: {{loss: {{pattern: '{pattern}'}}}}")
+    with pytest.raises(ConfigError, match=r"curves\.loss\.pattern") as refused:
+        composition.compose(["+recipe=r"], complete=False)
+    assert said in str(refused.value)

@@ -245,6 +245,10 @@ def test_every_shipped_fault_is_fine(file):
     [
         ({"operator": "exp", "rule": "scael", "factor": 1.0}, "rule", "Did you mean  scale ?"),
         ({"operator": "exp"}, "rule", "`None` is no effect"),
+        ({"operator": "exp", "rule": {"_target_": {"x": 1}}}, "rule", "`{'_target_': {'x': 1}}` is no effect"),
+        ({"operator": "exp", "rule": ["scale"]}, "rule", "`['scale']` is no effect"),
+        ("scale", "", "expected a rule (`rule`, `operator` and its parameters), got `scale`"),
+        (None, "", "expected a rule (`rule`, `operator` and its parameters), got `None`"),
         ({"rule": "scale", "factor": 1.0}, "operator", "aten names"),
         ({"operator": [], "rule": "scale", "factor": 1.0}, "operator", "aten names"),
         ({"operator": "exp", "rule": "scale"}, "", "lacks `factor`"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import warnings
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -15,6 +16,8 @@ from precflow.config.schema import SIDES, Curve, RunConfig
 LIMITS = tuple(field.name for field in dataclasses.fields(Curve) if field.name.endswith("_error"))
 GROUPS = ("step", "value")
 EXAMPLE = r"'step (?P<step>\d+).* loss (?P<value>\S+)'"
+DEEPEST_PATTERN = 50
+_MARKS = re.compile(r"\\.|\[\^?\]?|[\]()]", re.DOTALL)  # what tells where groups and classes of a pattern begin and end
 
 
 def find_problems(config: RunConfig) -> PathProblems:
@@ -56,6 +59,25 @@ def pattern_names() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in patterns_folder().glob("*.yaml")))
 
 
+def _count_nested(pattern: str) -> int:
+    r"""Return how many groups of a regular expression lie inside each other; Python's parser recurses into each.
+
+    >>> _count_nested(r"((a)(b))\(\("), _count_nested("[((]")
+    (2, 0)
+    """
+    deepest = depth = 0
+    in_class = False
+    for mark in _MARKS.findall(pattern):
+        if in_class:  # "]" at the very beginning of a class is one of its letters
+            in_class = mark != "]"
+        elif mark[0] == "[":
+            in_class = True
+        elif mark in {"(", ")"}:
+            depth += 1 if mark == "(" else -1
+            deepest = max(deepest, depth)
+    return deepest
+
+
 def find_pattern_problem(pattern: str) -> str:
     """Return what is wrong with a pattern, and what it has to look like; ``""`` if it can be used.
 
@@ -67,8 +89,15 @@ def find_pattern_problem(pattern: str) -> str:
     if pattern in pattern_names():
         return ""
     shipped = f"correct it, or name a shipped one: {', '.join(pattern_names())}"
+    depth = _count_nested(pattern)
+    if depth > DEEPEST_PATTERN:
+        return f"has {depth} groups inside each other, expected at most {DEEPEST_PATTERN}; {shipped}"
     try:
-        expression = re.compile(pattern, re.MULTILINE)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+            expression = re.compile(pattern, re.MULTILINE)
+    except (OverflowError, RecursionError) as error:  # a{1,99999999999}
+        return f"is no regular expression that can be used: {error}; {shipped}"
     except re.error as error:
         place = f" at letter {error.pos + 1}" if error.pos is not None else ""
         return f"is no regular expression: {error.msg}{place}; {shipped}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -258,7 +259,7 @@ class Uploads:
             except FileNotFoundError:
                 return {}
         try:
-            plain = intake.parse_json(data.decode("utf-8"))
+            plain = intake.parse_json(data.decode("utf-8"), finite=True)
         except ValueError as error:
             raise StoreError(f"{self.url}: {path} is damaged: {error}", next_step="delete it in the store") from error
         if not isinstance(plain, dict):
@@ -277,9 +278,14 @@ def _check_marker(marker: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[st
         raise StoreError(f"an upload of a newer precflow (schema {marker['schema']})", next_step="update precflow")
     if marker[CHECKSUM] != checksum_of(marker):
         raise ValueError("it does not have the checksum that it was written with")
-    files = {str(file): RemoteFile(int(size), str(etag), str(sha256)) for file, (size, etag, sha256) in marker["files"].items()}
+    files = {
+        file: RemoteFile(intake.check_count(size, f"the size of {file}"), str(etag), str(sha256))
+        for file, (size, etag, sha256) in marker["files"].items()
+    }
     if not all(map(stays_below, files)):
         raise ValueError("it names a file outside of its folder")
+    if not all(math.isfinite(float(when)) for when in (marker["uploaded"], marker["seal"]["finished"])):
+        raise ValueError("it names a time that never was")
     return marker["seal"], files
 
 

@@ -172,6 +172,12 @@ def test_a_result_of_damaged_input_stays_here(shelf, machine):
         (lambda marker: marker["files"].update({"../../x": [1, "0", "0"]}), "outside of its folder"),
         (lambda marker: marker.pop("files"), "is damaged"),
         (lambda marker: marker.update(seal=[]), "is damaged"),
+        *(
+            (lambda marker, size=size: marker["files"].update({SHARD: [size, "0", "0"]}), "is damaged")
+            for size in (float("inf"), float("nan"), -1, 1.5, "7", 1 << 80, None)
+        ),
+        (lambda marker: marker.update(uploaded=float("inf")), "is damaged"),
+        (lambda marker: marker["seal"].update(finished="never"), "is damaged"),
     ],
 )
 def test_something_else_under_the_key_is_refused(shelf, machine, change, said):
