@@ -10,12 +10,12 @@ of ``DistributedDataParallel`` by its size::
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from precflow.agent import intake
 from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OUTSIDE
 from precflow.dumps.records import Call, Record
 
@@ -26,6 +26,7 @@ COLLECTIVES = frozenset(
 REDUCING = frozenset("all_reduce reduce reduce_scatter reduce_scatter_tensor".split())
 Place = tuple[int, int, int]
 """Rank, step and order of a call."""
+_MOST_DIGITS = 10  # of a rank; the text may be a stranger's
 
 
 def is_collective(call: Call) -> bool:
@@ -36,7 +37,7 @@ def is_collective(call: Call) -> bool:
 def read_group(call: Call) -> tuple[int, ...]:
     """Return the ranks that take part in a collective; empty if the agent could not tell."""
     try:
-        group = json.loads(call.arguments.get("group", "[]"))
+        group = intake.parse_json(call.arguments.get("group", "[]"))
     except ValueError:
         return ()
     return tuple(group) if isinstance(group, list) and all(isinstance(rank, int) for rank in group) else ()
@@ -45,7 +46,7 @@ def read_group(call: Call) -> tuple[int, ...]:
 def read_rank(call: Call, argument: str) -> int:
     """Return the rank that an argument of a collective names, such as ``root``; -1 if it names none."""
     text = call.arguments.get(argument, "")
-    return int(text) if text.isdigit() else -1
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else -1
 
 
 def find_carried(calls: Iterable[Call]) -> Mapping[Place, tuple[str, ...]]:

@@ -21,7 +21,7 @@ from precflow.dumps.views.paired import changes_tensors, see_through_rules
 from precflow.environment import code_digests
 from precflow.stages.artifacts import read_lines, read_once, write_lines
 from precflow.stages.determinism import read_reproduction
-from precflow.stages.dump import open_dump
+from precflow.stages.dump import list_written, open_dump
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.second_pass.passes import second
 
@@ -41,7 +41,7 @@ def _read_measures(path: Path) -> list[Measure]:
 def _declare(job: Job) -> Mapping[str, Any]:
     metrics = plain(job.config.metrics)
     packages = {str(declared[TARGET]).partition(".")[0] for declared in metrics.values()}
-    code = code_digests.digest_packages(packages, job.import_paths, _locate_installed(packages))
+    code = code_digests.digest_packages(packages, job.import_paths, _locate_installed(packages), written=list_written(job))
     fills, pairing = plain(job.config.tolerance.fills), plain(job.config.pairing)
     # What a recipe does not set stays out, so that the key of a recipe without own metrics or fills is not changed by them.
     return {

@@ -13,6 +13,7 @@ from typing import Any
 from precflow import keys
 from precflow.agent import intake, redaction
 from precflow.agent.contract import CHECKED, CHECKSUM, CHOICES_FILE, HEADER_FILE, NONE, WHEN_NEEDED, script_module
+from precflow.config.sections.store_address import is_address
 from precflow.config.trust import TARGET
 from precflow.config.vocabulary import SEEDED, names_file
 from precflow.diagnosis.given_choices import write_choices
@@ -120,22 +121,30 @@ def declare(side: str, job: Job) -> Mapping[str, Any]:
 
 def locate(side: str, job: Job) -> Mapping[str, Any]:
     """Return where a side runs: its interpreter and machine, and the user's own code."""
-    workload = job.config.workload
+    workload, written = job.config.workload, list_written(job)
     if workload.script:
         module = script_module(workload.script)
         if module:
             package = module.partition(".")[0]
             beside = code_digests.locate(package, ["."])
             origins = {package: beside} if beside else find_origins(job.side(side), [package])
-            code = code_digests.digest_packages({package}, ["."], origins)
+            code = code_digests.digest_packages({package}, ["."], origins, written=written)
         else:
-            code = code_digests.digest_script(Path(workload.script))
+            code = code_digests.digest_script(Path(workload.script), written=written)
         return {"code": code, "here": take_fingerprint(job.side(side))}
     parts = [part for part in (workload.model, workload.inputs, workload.loss, workload.optimizer) if TARGET in part]
     packages = {str(part[TARGET]).partition(".")[0] for part in parts} - _KNOWN
     # The side's own interpreter is asked, because it may have another version of the package than this one.
     origins = find_origins(job.side(side), sorted(packages)) if packages else {}
-    return {"code": code_digests.digest_packages(packages, job.import_paths, origins), "here": take_fingerprint(job.side(side))}
+    code = code_digests.digest_packages(packages, job.import_paths, origins, written=written)
+    return {"code": code, "here": take_fingerprint(job.side(side))}
+
+
+def list_written(job: Job) -> list[str]:
+    """Return what runs write, as folders and patterns of files: the run folders, a store in a folder, the logs of a script."""
+    config = job.config
+    stores = [store for store in (config.store, config.site.store) if not is_address(store)]
+    return [config.runs, *stores, *config.workload.files]
 
 
 def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:

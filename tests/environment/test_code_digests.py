@@ -2,6 +2,7 @@
 
 import pytest
 
+from precflow.environment import code_digests
 from precflow.environment.code_digests import digest_packages
 
 
@@ -61,3 +62,51 @@ def test_what_is_nowhere_or_no_python_is_no_failure(project):
     assert digest_packages(["absent"], [str(project)], {}) == {"absent": ""}
     (project / "my_model.py").write_text("def broken(:\n")
     assert list(found(project)) == ["my_model"]
+
+
+def write(path, text="{}"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["runs/x/run.json", "runs/x/public/result.json"],  # as runs=plain/runs
+        ["elsewhere/x/run.json", "elsewhere/x/run.lock", "elsewhere/x/public/result.json"],
+        ["shared/x/.making/judge-1-7/judged.json"],
+        ["shared/x/.making/a", "shared/x/judge-1/verdict.json", "shared/x/judge-1.failed/verdict.json"],
+        ["judge-1/sealed.json", "judge-1/verdict.json"],
+        ["out/dump.json", "out/rank0/step0/step.json"],
+        [".git/x.json", ".venv/lib/a.py", "__pycache__/a.json"],
+        ["logs/gpulog.json"],
+    ],
+)
+def test_what_runs_write_below_a_package_is_no_code(project, monkeypatch, names):
+    monkeypatch.chdir(project)
+    written = ["plain/runs", "plain/logs/*.json"]
+    before = digest_packages(["plain"], [str(project)], {}, written=written)
+    for name in names:
+        write(project / "plain" / name)
+    assert digest_packages(["plain"], [str(project)], {}, written=written) == before
+    write(project / "plain" / "configs" / "base.json")
+    assert digest_packages(["plain"], [str(project)], {}, written=written) != before
+
+
+def test_a_package_inside_a_run_folder_has_code(project, monkeypatch):
+    monkeypatch.chdir(project)
+    assert digest_packages(["plain"], [str(project)], {}, written=["."]) == digest_packages(["plain"], [str(project)], {})
+
+
+def test_a_file_that_goes_while_it_is_looked_for_is_none(project, monkeypatch):
+    before = found(project, "plain")
+    write(project / "plain" / "half.json")
+    plain = code_digests.keys.file_digest
+
+    def late(file):
+        if file.name == "half.json":
+            file.unlink()
+        return plain(file)
+
+    monkeypatch.setattr(code_digests.keys, "file_digest", late)
+    assert found(project, "plain") == before

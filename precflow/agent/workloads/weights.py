@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence
 
+from precflow.agent import intake
 from precflow.agent.failures import AgentError
 from precflow.agent.workloads.extras import require
 
@@ -92,11 +92,10 @@ def find_files(path: str) -> List[str]:
 
 
 def _read_index(index: str) -> List[str]:
-    with open(index, encoding="utf-8") as stream:
-        try:
-            names = sorted(set(json.load(stream)["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
-            raise AgentError("workload", "weights %s: not an index of shards" % index) from error
+    try:
+        names = sorted(set(intake.read_json(index)["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise AgentError("workload", "weights %s: not an index of shards: %s" % (index, error)) from error
     return [os.path.join(os.path.dirname(index), name) for name in names]
 
 
