@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from precflow.agent import ranks
 from precflow.agent.contract import parse_identity
 from precflow.comparison.compare import compare
@@ -175,6 +177,8 @@ for step in range(2):
     for name, parameter in net.named_parameters():
         if "head" not in name and not (way == "forgets" and name == "norm.weight"):
             dist.all_reduce(parameter.grad)
+    if not (way == "clips" and rank):
+        nn.utils.clip_grad_norm_(net.parameters(), 0.01)
     optimizer.step()
     optimizer.zero_grad()
 dist.destroy_process_group()
@@ -204,3 +208,14 @@ def test_a_collective_that_is_missing_or_lost_is_named_by_what_it_carries(script
     # The reductions after the missing one are those of other parameters, and are compared with their own.
     shapes = [row for row in models["forgets"].rows if row.judged.status == "shape"]
     assert shapes == []
+
+
+@pytest.mark.parametrize("level", [["module"], ["module", "api"]])
+def test_a_rank_that_clips_alone_starts_at_the_optimizer_of_the_first_step(script, watch, level):
+    path, capture = script(LACKING), {"step": [0, 1], "detail": "tensors", "level": level}
+    right, clips = (watch(path, way, ranks=2, folder=way, capture=capture).dump for way in ("right", "clips"))
+    model = compare_dumps(right, clips, command="")
+    assert next(phase.name for phase in model.phases if phase.state == "starts") == "optimizer"
+    first = parse_identity(model.region.suspects[0].record)
+    assert (first.step, first.rank) == (0, 1)
+    assert model.findings[0].title.startswith("The error starts on rank 1 alone")
