@@ -144,6 +144,8 @@ def find_partnerless(reference: ContentEntries, target: ContentEntries) -> list[
 def _describe_difference(name: str, reference: ContentEntries, target: ContentEntries) -> str:
     """Say how the weights or the inputs differ; ``""`` if they do not."""
     unknown = [side for side, one in (("reference", reference), ("target", target)) if not one.digest]
+    if any(one.entries and not one.digest for one in (reference, target)):
+        return f"the ranks were given parts of the {name} that were not kept, and cannot be joined: capture=tensors keeps them"
     if unknown:
         return f"the {name} of the {' and the '.join(unknown)} are not recorded, so it is unknown whether they are the same"
     if reference.digest == target.digest:

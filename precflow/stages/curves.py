@@ -23,6 +23,7 @@ from precflow.curves.outcome import LOSS, CurveOutcome, HeldStandard, examine, l
 from precflow.curves.reading import read_curve
 from precflow.curves.series import Series, make_series
 from precflow.curves.wanted import Wanted
+from precflow.dumps.views.joined_ranks import count_ranks
 from precflow.errors import CurveError
 from precflow.judgement import standards
 from precflow.stages.artifacts import read_value, write_value
@@ -122,6 +123,8 @@ def _read(side: str, wanted: Wanted, curve: Curve, job: Job, needs: Mapping[str,
     losses = dump.header.loss_of_step
     if wanted.name == LOSS and losses and not (curve.pattern or curve.column):
         seen = make_series(list(losses), list(losses.values()), source=f"the losses in the {side}'s dump")
+        if _have_other_ranks(needs):  # a rank prints the loss of its own part; the dump has the mean of all ranks
+            return [seen]
         printed = _find_printed(folder / OUTPUT_FILE, wanted, side)
         return [printed if printed is not None and len(printed) > len(seen) else seen]
     if not (folder / OUTPUT_FILE).is_file():
@@ -130,6 +133,12 @@ def _read(side: str, wanted: Wanted, curve: Curve, job: Job, needs: Mapping[str,
             f" {side}.log=FILE gives it, ~curves.{wanted.name} does without",
         )
     return [read_curve(folder / OUTPUT_FILE, wanted, f"what the {side} printed")]
+
+
+def _have_other_ranks(needs: Mapping[str, Path]) -> bool:
+    """Tell whether one side ran as more ranks than the other."""
+    dumps = [needs[name] for side in SIDES if (name := f"dump.{side}") in needs]
+    return len({count_ranks(open_dump(dump)) for dump in dumps}) > 1
 
 
 def _find_printed(path: Path, wanted: Wanted, side: str) -> Series | None:

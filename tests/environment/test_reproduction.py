@@ -99,3 +99,10 @@ def test_what_watching_changed_is_told_from_what_never_repeats(different, repeat
 def test_a_check_that_was_asked_for_and_not_made_is_said():
     assert find_disturbance("target", Header(determinism={"observer": "unchecked"})) == ""
     assert "was not run without capture" in find_disturbance("target", Header(determinism={"observer": "checked"}))
+
+
+def test_parts_of_ranks_that_were_not_kept_are_not_called_other_batches():
+    (text,) = find_blockers(header(), header(inputs=holdings("", a="1")), BOTH)
+    assert (
+        text == "the ranks were given parts of the inputs that were not kept, and cannot be joined: capture=tensors keeps them"
+    )

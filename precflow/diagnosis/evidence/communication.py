@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precflow.agent.contract import FORWARD, OPTIMIZER, parse_identity
+from precflow.agent.contract import BACKWARD, FORWARD, OPTIMIZER, ROOT_MODULE, parse_identity
 from precflow.diagnosis.collectives import describe_lone, find_givers, find_lone
 from precflow.diagnosis.evidence.places import describe_border
 from precflow.diagnosis.evidence.tensors import WHOLE, Readable
@@ -21,6 +21,7 @@ from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.nodes import key_of
 from precflow.dumps.collectives import REDUCING, is_collective, read_group
 from precflow.dumps.records import Call, Record
+from precflow.dumps.views.joined_ranks import JoinedRanks
 from precflow.errors import DumpError
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
@@ -36,6 +37,7 @@ _REDUCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
 _FITS = {"float64": 2.0**-40, "float32": 2.0**-18, "float16": 2.0**-8, "bfloat16": 2.0**-5}
 """Relative L2 error up to which a reduction explains an output: some units of rounding, whatever the order of the sum."""
 _SKETCHED = 0.2  # error of a product that was taken of sketches, relative to its size; 509 sums leave about 0.05
+_FITS_PART = 1e-2  # relative error up to which the factor of a rank's part is that of its size
 _APART = 16.0  # how many times worse every other reduction has to fit
 
 
@@ -72,7 +74,7 @@ def gather_run(reference: Readable, target: Readable, suspects: Sequence[Suspect
     calls, others = reference.calls(), target.calls()
     ranks = {call.rank for call in calls} | {call.rank for call in others}
     if len(ranks) == 1:
-        return {}
+        return find_uneven_parts(reference, target)
     early = [{call.name: None for call in side if call.arguments.get("read")} for side in (calls, others)]
     evidence: dict[str, Any] = {"ranks": len(ranks), "read_early": [name for name in early[1] if name not in early[0]]}
     if suspects:
@@ -81,6 +83,58 @@ def gather_run(reference: Readable, target: Readable, suspects: Sequence[Suspect
         evidence["only_rank"] = _starts_alone(calls, suspects, judged, first)
         evidence |= _find_missing(calls, others, suspects)
     return evidence
+
+
+def find_uneven_parts(reference: Readable, target: Readable) -> dict[str, Any]:
+    """Return how uneven the ranks' parts of the batch are, for several ranks that are seen as one process.
+
+    The loss of a rank is a mean over its part, and the average over the ranks is a mean of means. If the parts are uneven, a
+    sample of a small part counts more: its gradient is ``n / (ranks * part)`` times that of the single process. That is looked
+    for in what arrives at the model's backward.
+    """
+    for dump, single in ((target, reference), (reference, target)):
+        if not isinstance(dump, JoinedRanks):
+            continue
+        step = next((step for step, sizes in sorted(dump.parts.items()) if len(set(sizes)) > 1), None)
+        if step is None:
+            continue
+        sizes = dump.parts[step]
+        factors = [_fit_part(dump, single, step, rank) for rank in range(len(sizes))]
+        expected = [sum(sizes) / (len(sizes) * size) for size in sizes]
+        known = [
+            factor is not None and abs(factor - one) <= _FITS_PART * one for factor, one in zip(factors, expected, strict=True)
+        ]
+        return {
+            "uneven_parts": f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}",
+            "uneven_factors": ", ".join("unknown" if factor is None else f"{factor:.4g}" for factor in factors),
+            "uneven_explains": all(known),
+        }
+    return {}
+
+
+def _fit_part(dump: JoinedRanks, single: Readable, step: int, rank: int) -> float | None:
+    """Return how many times too large the gradient of a rank's samples is at the model's output; ``None`` if unknown."""
+    joined, whole = _find_arriving(dump.calls(), step), _find_arriving(single.calls(), step)
+    if joined is None or whole is None or joined.shape != whole.shape:
+        return None
+    samples, count = dump.list_samples(step, rank), sum(dump.parts[step])
+    try:
+        there, here = (_read(side, record).reshape(count, -1)[samples] for side, record in ((dump, joined), (single, whole)))
+    except (DumpError, ValueError):  # not kept, or its first axis is not made of samples
+        return None
+    square = float(np.sum(here * here))
+    factor = float(np.sum(here * there)) / square if square else 0.0
+    return factor if factor and _distance(factor * here, there) <= _FITS_PART else None
+
+
+def _find_arriving(calls: Sequence[Call], step: int) -> Record | None:
+    """Return the gradient of a model's output that its only backward of a step was given."""
+    backwards = [
+        call
+        for call in calls
+        if call.step == step and call.phase == BACKWARD and call.module == ROOT_MODULE and not call.operator
+    ]
+    return backwards[0].inputs[0] if len(backwards) == 1 and len(backwards[0].inputs) == 1 else None
 
 
 def _find_missing(calls: Sequence[Call], others: Sequence[Call], suspects: Sequence[Suspect]) -> dict[str, Any]:

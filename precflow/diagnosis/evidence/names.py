@@ -26,6 +26,13 @@ _RUN = {
     "only_rank": EvidenceName(
         "only this rank", "All suspects are on one rank, and no other fails before its first collective of that step."
     ),
+    "uneven_parts": EvidenceName(
+        "parts of the batch", "Numbers of samples of the ranks, where they are uneven and the other side is a single process."
+    ),
+    "uneven_factors": EvidenceName(
+        "gradients of the parts, times those of the single process", "At the model's output, for each rank."
+    ),
+    "uneven_explains": EvidenceName("explained by their sizes", "The factor of each rank is that of its part's size."),
     "collectives_missing": EvidenceName(
         "collectives that the target does not call",
         "And what they carry, as far as a suspect depends on it; absent if there are none.",

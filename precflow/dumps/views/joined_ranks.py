@@ -4,11 +4,14 @@ Each rank of such a run computes on its part of the batch, and gradients are ave
 make one record of the single process. How, the shapes say:
 
 * Sizes that add up along one axis to those of the single process are parts of the batch: they are joined along it, by rank.
+  What the models were given shows how the batch was cut: into blocks, or dealt out sample by sample (``DistributedSampler``).
 * Equal sizes are the same tensor (a mask, positions) if the ranks have the same bits. Otherwise it is a mean over the batch,
   such as a loss or the gradient of a weight, and becomes the mean over the ranks.
 * In backward, the loss of a rank is a mean over its part of the batch, so that a gradient of an activation is as many times too
   large as there are ranks: joined gradients are divided by their number.
 * Numbers of samples, 0 to n - 1 on every rank, are counted on over the ranks.
+
+What the ranks were given is joined too, and is the batch of the single process if it has the same bits.
 
 What the optimizer is given and makes is the same on every rank, and is taken from the first. If a rank has other weights after
 the step, its records stay as they are, without a partner; so does what a rank computes in the forward in the size of the single
@@ -19,6 +22,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,16 +33,24 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, Identity, identity_text, parse_identity
+from precflow import keys
+from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OPTIMIZER, Identity, identity_text, parse_identity
+from precflow.dumps.batches import LARGEST_ROUNDING
+from precflow.dumps.collectives import is_collective
+from precflow.dumps.digest import content_id
 from precflow.dumps.dtypes import is_floating
+from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
 from precflow.dumps.views.same_inputs import find_given, is_cut
+from precflow.errors import DumpError
 
 Array = npt.NDArray[Any]
 
 _SIZES = tuple[int, ...]
+_OF_RANK = re.compile(r"rank\d+\.")  # before the names of what a further rank was given
+_OF_STEP = re.compile(r"step(?P<step>\d+)\.")
 _Name = tuple[object, ...]
 
 
@@ -50,10 +63,42 @@ def join_ranks(reference: Dump, target: Dump) -> tuple[Dump, Dump]:
     """Return both dumps, that of several ranks as one process if the other is one; otherwise both as they are."""
     ranks = (count_ranks(reference), count_ranks(target))
     if ranks[0] == 1 < ranks[1]:
-        return reference, JoinedRanks(target, reference)
+        return _leave_out_collectives(reference), JoinedRanks(target, reference)
     if ranks[1] == 1 < ranks[0]:
-        return JoinedRanks(reference, target), target
+        return JoinedRanks(reference, target), _leave_out_collectives(target)
     return reference, target
+
+
+def _leave_out_collectives(single: Dump) -> Dump:
+    """Return the dump of a single process without the collectives of a group of one, which leave everything as it is."""
+    return WithoutCollectives(single) if any(map(is_collective, single.calls())) else single
+
+
+class WithoutCollectives(Dump):
+    """A dump of a single process without its collectives, as those of several ranks are left out too.
+
+    Args:
+        whole: The dump.
+    """
+
+    def __init__(self, whole: Dump) -> None:
+        super().__init__(whole.path, whole.header, sealed=whole.sealed)
+        self._kept = [call for call in whole.calls() if not is_collective(call)]
+        self._whole = whole
+
+    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
+        """Return the calls that are no collectives."""
+        return [call for call in self._kept if step in {None, call.step} and rank in {None, call.rank}]
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """What could not be read of the dump as it is."""
+        return self._whole.damage
+
+    @property
+    def altered(self) -> Mapping[tuple[int, int], str]:
+        """``(rank, step)`` of altered record files of the dump as it is."""
+        return self._whole.altered
 
 
 @dataclass(frozen=True)
@@ -64,18 +109,20 @@ class _Joined:
         parts: The records, by rank.
         axis: Axis that they are joined along; ``None`` for the mean over the ranks.
         divisor: What the result is divided by.
+        dealt: How many samples each rank was dealt, one after the other in turn; empty if the parts are blocks.
     """
 
     parts: tuple[Record, ...]
     axis: int | None
     divisor: int = 1
+    dealt: _SIZES = ()
 
     def apply(self, arrays: Sequence[Array]) -> Array:
         """Return the tensor, in the element type of the parts."""
         if self.axis is None:
             mean = np.mean([array.astype(np.float64) for array in arrays], axis=0)
             return np.asarray(mean).astype(arrays[0].dtype)
-        joined = np.concatenate(arrays, axis=self.axis)
+        joined = _concatenate(arrays, self.axis, self.dealt)
         if joined.ndim == 1 and joined.dtype.kind in "iu" and all((array == np.arange(array.size)).all() for array in arrays):
             return np.arange(joined.size, dtype=joined.dtype)  # numbers of samples: each rank counts its own from 0
         return joined if self.divisor == 1 else (joined.astype(np.float64) / self.divisor).astype(joined.dtype)
@@ -87,18 +134,32 @@ class JoinedRanks(Dump):
     Args:
         whole: The dump.
         single: The dump of the single process, whose sizes say how tensors are joined.
+
+    Attributes:
+        parts: Step -> how many samples each rank was given, as far as the inputs of its models tell.
     """
 
     def __init__(self, whole: Dump, single: Dump) -> None:
         repeat = replace(
             whole.header.repeat, different=tuple({_of_first(text): None for text in whole.header.repeat.different})
         )
-        super().__init__(whole.path, replace(whole.header, sites_of_ranks={}, repeat=repeat), sealed=whole.sealed)
+        batch = _join_batch(whole, single)
+        self._dealt = batch.dealt
+        self.parts = batch.parts
+        header = replace(whole.header, sites_of_ranks={}, repeat=repeat, inputs=batch.inputs)
+        super().__init__(whole.path, header, sealed=whole.sealed)
         self.given, self.is_cut = find_given(whole), is_cut(whole)
         self._whole = whole
         self._single = single
         self._ranks = count_ranks(whole)
         self._made: dict[str, _Joined] = {}  # mark of a record -> how its tensor is made
+
+    def list_samples(self, step: int, rank: int) -> Array:
+        """Return the numbers of the samples of the whole batch that a rank was given in a step."""
+        sizes = self.parts[step]
+        if self._dealt:
+            return np.arange(rank, sum(sizes), len(sizes))
+        return np.arange(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
         """Return the calls of rank 0, with the tensors of all ranks, and those of other ranks that have no place in them."""
@@ -147,7 +208,7 @@ class JoinedRanks(Dump):
         sizes = {record.identity: record.shape for call in self._single.calls() for record in (*call.inputs, *call.outputs)}
         of_ranks: dict[_Name, list[Call]] = defaultdict(list)
         for call in self._whole.calls():
-            if "group" in call.arguments:  # a collective
+            if is_collective(call):
                 continue
             # Each parameter has a call of its own in gradient and optimizer, all of them with the name of their module.
             indices = (tuple(record.index for record in call.inputs), tuple(record.index for record in call.outputs))
@@ -207,9 +268,10 @@ class JoinedRanks(Dump):
             axis = _find_axis(shapes, whole)
             if axis is None or (divisor > 1 and not is_floating(first.dtype)):
                 return first
-            joined, shape = _Joined(tuple(records), axis, divisor), whole
+            dealt = _find_dealt(shapes, axis, self.parts.get(first.identity.step, ())) if self._dealt else ()
+            joined, shape = _Joined(tuple(records), axis, divisor, dealt), whole
         # With its name: of two records with equal bits, one may be stored and the other not.
-        text = f"{first.text} {[record.key for record in records]} {joined.axis} {joined.divisor}"
+        text = f"{first.text} {[record.key for record in records]} {joined.axis} {joined.divisor} {joined.dealt}"
         mark = f"made-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
         self._made[mark] = joined
         stored = all(record.stored and not record.part for record in records)
@@ -235,3 +297,135 @@ def _find_axis(shapes: Sequence[_SIZES], whole: _SIZES) -> int | None:
     if len(differing) != 1 or sum(shape[differing[0]] for shape in shapes) != whole[differing[0]]:
         return None
     return differing[0]
+
+
+def _concatenate(arrays: Sequence[Array], axis: int, dealt: _SIZES) -> Array:
+    """Join parts along an axis: as blocks, or in turn by samples, of which each may take several places of the axis."""
+    if not dealt:
+        return np.concatenate(arrays, axis=axis)
+    first = [np.moveaxis(array, axis, 0) for array in arrays]
+    samples = [array.reshape(count, -1, *array.shape[1:]) for array, count in zip(first, dealt, strict=True)]
+    joined = np.empty((sum(dealt), *samples[0].shape[1:]), dtype=arrays[0].dtype)
+    for rank, part in enumerate(samples):
+        joined[rank :: len(samples)] = part
+    return np.ascontiguousarray(np.moveaxis(joined.reshape(-1, *joined.shape[2:]), 0, axis))
+
+
+def _find_dealt(shapes: Sequence[_SIZES], axis: int, counts: _SIZES) -> _SIZES:
+    """Return how many samples are dealt into each part, if the parts have the same number of places for each; else nothing.
+
+    >>> _find_dealt([(8, 5), (6, 5)], 0, (4, 3)), _find_dealt([(8, 5), (7, 5)], 0, (4, 3))
+    ((4, 3), ())
+    """
+    sizes = [shape[axis] for shape in shapes]
+    if len(counts) != len(sizes) or not all(counts) or any(size % count for size, count in zip(sizes, counts, strict=True)):
+        return ()
+    is_even = len({size // count for size, count in zip(sizes, counts, strict=True)}) == 1
+    in_turn = all(count == len(range(rank, sum(counts), len(counts))) for rank, count in enumerate(counts))
+    return counts if is_even and in_turn else ()
+
+
+# What the ranks were given
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The inputs of all ranks as those of one process; see :class:`JoinedRanks`."""
+
+    inputs: ContentEntries
+    parts: Mapping[int, _SIZES]
+    dealt: bool
+
+
+def _join_batch(whole: Dump, single: Dump) -> _Batch:
+    """Join what the models of the ranks were given; inputs that are the same on all ranks, or belong to no step, stay.
+
+    An input whose tensors were not kept cannot be joined: then nobody knows whether it is the other side's (no digest).
+    """
+    own, expected = whole.header.inputs, single.header.inputs
+    ranks = count_ranks(whole)
+    shared = [
+        (name, [own.entries.get(each) for each in (name, *(f"rank{rank}.{name}" for rank in range(1, ranks)))])
+        for name in own.entries
+        if not _OF_RANK.match(name)
+    ]
+    if own.digest == expected.digest or not any(all(parts) for _, parts in shared):
+        return _Batch(own, {}, dealt=False)
+    entries, parts_of_step = dict(own.entries), dict[int, _SIZES]()
+    tensors = [_index_inputs(dump) for dump in (whole, single)]
+    dealt, is_known = False, True
+    for name, found in shared:
+        parts = [part for part in found if part is not None]
+        other, step = expected.entries.get(name), _OF_STEP.match(name)
+        axis = _find_axis([part.shape for part in parts], other.shape) if other is not None else None
+        if other is None or len(parts) < ranks or (axis is None and any(part != other for part in parts)):
+            continue
+        for rank in range(1, ranks):
+            del entries[f"rank{rank}.{name}"]
+        if axis is None:  # the same on every rank
+            continue
+        sizes = tuple(part.shape[axis] for part in parts)
+        if step is not None and axis == 0:
+            parts_of_step.setdefault(int(step["step"]), sizes)
+        arrays = [_read_input(whole, tensors[0].get((rank, part.content))) for rank, part in enumerate(parts)]
+        known = [array for array in arrays if array is not None]
+        if len(known) < ranks:
+            is_known = False
+            continue
+        wanted = _read_input(single, tensors[1].get((0, other.content)))
+        order = _find_order(known, axis, sizes, other, wanted)
+        dealt = dealt or order == "dealt"
+        entries[name] = other if order else replace(other, content=content_id(_concatenate(known, axis, ())))
+    digest = expected.digest if entries == expected.entries else keys.digest(sorted(map(str, entries.items())))
+    return _Batch(ContentEntries(digest if is_known else "", entries), parts_of_step, dealt=dealt)
+
+
+def _index_inputs(dump: Dump) -> Mapping[tuple[int, str], Record]:
+    """Return the inputs of modules by rank and content; of equal ones one whose tensor was kept, if there is any."""
+    records = [
+        ((call.rank, record.content), record)
+        for call in dump.calls()
+        if call.phase == FORWARD and not call.operator
+        for record in call.inputs
+        if record.content
+    ]
+    return dict(sorted(records, key=lambda pair: pair[1].stored))
+
+
+def _read_input(dump: Dump, record: Record | None) -> Array | None:
+    if record is None or not record.stored or record.part:
+        return None
+    try:
+        return dump.tensor(record)
+    except DumpError:
+        return None
+
+
+def _find_order(parts: Sequence[Array], axis: int, sizes: _SIZES, whole: ContentEntry, wanted: Array | None) -> str:
+    """Return ``blocks`` or ``dealt``, by which the parts are the whole up to rounding; ``""`` if by neither.
+
+    Args:
+        parts: What each rank was given.
+        axis: Axis that the parts share.
+        sizes: Their sizes along it.
+        whole: What the single process was given.
+        wanted: Its tensor, if that was kept.
+    """
+    ways = {"blocks": (), "dealt": _find_dealt([array.shape for array in parts], axis, sizes)}
+    joined = {way: _concatenate(parts, axis, dealt) for way, dealt in ways.items() if dealt or way == "blocks"}
+    for way, array in joined.items():
+        if content_id(array) == whole.content:
+            return way
+    if wanted is None or not is_floating(whole.dtype):
+        return ""
+    near = {way: _measure_distance(array, wanted) for way, array in joined.items()}
+    best = min(near, key=near.__getitem__)
+    return best if near[best] <= LARGEST_ROUNDING else ""
+
+
+def _measure_distance(array: Array, wanted: Array) -> float:
+    """Return the relative L2 distance of two arrays of one shape; infinity if a number is not finite."""
+    here, there = array.astype(np.float64), wanted.astype(np.float64)
+    distance = float(np.linalg.norm(here - there))
+    size = float(np.linalg.norm(there))
+    return distance / size if size and np.isfinite(distance) else math.inf

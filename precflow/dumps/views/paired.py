@@ -33,7 +33,7 @@ from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
 from precflow.dumps.views.aligned_collectives import align_collectives
 from precflow.dumps.views.derivation import Derivation
-from precflow.dumps.views.joined_ranks import join_ranks
+from precflow.dumps.views.joined_ranks import count_ranks, join_ranks
 from precflow.dumps.views.same_inputs import find_given, is_cut, see_same_inputs
 from precflow.errors import ConfigError
 
@@ -289,10 +289,12 @@ def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule
         rules: The rules of the recipe.
         same: What has to be the same on both sides.
     """
+    if not rules and count_ranks(reference) != count_ranks(target):
+        return join_ranks(reference, target)  # what the ranks were given is joined before it is compared
     reference, target = see_same_inputs(reference, target, same)
     target = align_collectives(reference, target)
     if not rules:
-        return join_ranks(reference, target)
+        return reference, target
     seen = PairedDump(reference, rules, "reference")
     other = PairedDump(target, rules, "target", seen)
     weights = _rename_weights(reference.header.weights, target.header.weights, rules)

@@ -219,3 +219,66 @@ def test_a_rank_that_clips_alone_starts_at_the_optimizer_of_the_first_step(scrip
     first = parse_identity(model.region.suspects[0].record)
     assert (first.step, first.rank) == (0, 1)
     assert model.findings[0].title.startswith("The error starts on rank 1 alone")
+
+
+SHARED = """
+import os, sys, torch
+import torch.distributed as dist
+from torch import nn
+world, rank, way = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0)), sys.argv[2]
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+    def forward(self, *inputs):
+        return self.body(*inputs)
+
+torch.manual_seed(0)
+net = model = Net()
+if world > 1:
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+ways = {"blocks": slice(6 * rank, 6 * rank + 6), "dealt": slice(rank, None, 2), "uneven": slice(9 * rank, 9 + 3 * rank)}
+for step in range(2):
+    generator = torch.Generator().manual_seed(step)
+    features, labels = torch.randn(12, 8, generator=generator), torch.randint(0, 4, (12,), generator=generator)
+    if world > 1:
+        own = ways.get(way, ways["blocks"])
+        features, labels = features[own], labels[own]
+    if way == "other" and rank:
+        features = features.flip(0)
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(features), labels)
+    loss.backward()
+    optimizer.step()
+if world > 1:
+    dist.destroy_process_group()
+"""
+
+
+def test_parts_of_a_batch_are_joined_before_they_are_compared_with_those_of_one_process(script, watch):
+    path, capture = script(SHARED), {"step": [0, 1], "detail": "tensors", "level": ["module"]}
+    one = watch(path, "one", folder="one", capture=capture)
+    seen = {way: watch(path, way, ranks=2, folder=way, capture=capture) for way in ("blocks", "dealt", "uneven", "other")}
+    assert {each.code for each in (one, *seen.values())} == {0}, [each.log for each in seen.values()]
+    models = {way: compare_dumps(one.dump, each.dump, command="") for way, each in seen.items()}
+    assert {way: model.verdict.verdict for way, model in models.items()} == {
+        "blocks": "aligned",
+        "dealt": "aligned",
+        "uneven": "misaligned",
+        "other": "inconclusive",
+    }
+    assert {way: model.phases[0].state for way, model in models.items() if way != "other"} == {
+        "blocks": "aligned",
+        "dealt": "aligned",
+        "uneven": "aligned",
+    }
+    (uneven, *_), (other, *_) = models["uneven"].findings, models["other"].findings
+    assert (uneven.rule, uneven.certainty) == ("PF909", "certain")
+    assert "uneven parts of the batch (9 and 3 samples)" in uneven.title
+    assert next(phase for phase in models["uneven"].phases if phase.state == "starts").why.startswith("the loss of step 0 is")
+    assert (other.rule, other.title) == ("PF402", "2 inputs differ, first step0.inputs.0")
+    assert compare_dumps(seen["dealt"].dump, one.dump, command="").verdict.verdict == "aligned"

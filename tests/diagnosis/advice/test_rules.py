@@ -142,6 +142,7 @@ SUSPECT = {
     "rearranged": "",
     "rearranged_share": 0.0,
 }
+UNEVEN = {"failing": 3, "uneven_parts": "9 and 4", "uneven_factors": "0.72, 1.6", "uneven_explains": True}
 LACKING = {"ranks": 2, "collectives_missing": ["all_reduce of the gradients of fc.weight"], "gradients_unreduced": True}
 COLLECTIVE = {"collective": "all_reduce", "operator": "all_reduce", "ranks_agree": True}
 BEHIND = {"behind_accepted": "a / softmax", "inputs_equal": False, "introduced_fault": False}
@@ -535,6 +536,7 @@ TABLE = [
     ("PF906", LACKING, {"ranks": 2, "collectives_extra": ["all_reduce"]}),
     ("PF907", {"ranks": 2, "collectives_extra": ["all_reduce"], "gradients_unreduced": False}, LACKING),
     ("PF908", {"lost_result": "fc / all_reduce", "lost_share": 0.5, "lost_of": "elements"}, COLLECTIVE),
+    ("PF909", UNEVEN, {**UNEVEN, "uneven_explains": False}),
     ("PF809", {"mixed_precision_different": ["level: none / O2"]}, {}),
     ("PF809", {"mixed_precision_different": ["level: none / O2"]}, {"mixed_precision_different": ["x"], "failing": 0}),
     (
