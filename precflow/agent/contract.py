@@ -37,6 +37,7 @@ FILES_FOLDER = "files"  # beside the dump of a script: files that the script wro
 DRAWS_PATCH = "draws.patch"  # beside the dump of a script: draws its random numbers on the CPU
 FILES_OF_RANK = "files-rank%d"  # the same of the ranks from 1 on
 PLAIN_FILE = "plain-rank%d.json"  # what the optimizers of a script left, run without hooks
+AS_IS_FILE = "as-is-rank%d.json"  # losses and gradients of a run in which the recipe changes nothing (action ``as_is``)
 NOISE_FILE = "noise.json"  # what action "noise" writes last, beside the folders of its dumps
 NOISES = ("jitter", "chunks", "weights")  # its disturbances, in order; each has a dump in a folder of its name
 CHOICES_FILE = "choices.json"  # the reference's choices that a run is given, see ``session/given_choices.py``
@@ -133,6 +134,9 @@ NONE = "none"  # a recipe's rule with this detail: such calls are not recorded
 CHECKED, UNCHECKED = "checked", "unchecked"  # `determinism.observer`: whether a run without capture computes the same
 RECORDED = "recorded"  # `determinism.data`: the target is given the batches of the reference
 WHEN_NEEDED = "when_needed"  # `determinism.algorithms`: deterministic ones only if two runs of a side differ
+
+# What a run may change in what it runs, in the order in which people are told, see ``session/changes.py``.
+CHANGES = ("dropout", "batches", "choices", "draws", "compiled", "learning_rate", "seeds", "algorithms")
 
 KEPT, LEFT_OUT = WEIGHTS_CHOICES = ("kept", "left_out")  # `capture.weights`: whether detail `tensors` stores weights
 

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from precflow.agent.events import Events
     from precflow.agent.request import Request
 
-TOGETHER = ("dump", "plain", "noise", "whatif")  # actions that every rank takes part in; the others need only one process
+TOGETHER = (
+    "dump",
+    "plain",
+    "as_is",
+    "noise",
+    "whatif",
+)  # actions that every rank takes part in; the others need only one process
 _GRACE = 3.0  # seconds that the other ranks have to end by themselves, after one has failed
 _LAST = 1.0  # seconds that a rank has to print its stack and end, once it is told to
 _TICK = 0.05

@@ -56,24 +56,8 @@ def run(request: Request, events: Events) -> None:
         from precflow.agent.replay.unary import unary
 
         unary(request, device, where, events)
-    elif request.action == "noise" and not request.workload.get("script"):
-        from precflow.agent.session.noise import noise
-
-        noise(request, device, where, events)
-    elif request.action == "whatif":
-        from precflow.agent.session.whatif import whatif
-
-        whatif(request, device, where, events)
-    elif request.workload.get("script"):
-        from precflow.agent.script import dump as watched
-        from precflow.agent.script import plain
-
-        of_action = {"plain": plain.run_plain, "noise": watched.disturb_script}
-        of_action.get(request.action, watched.dump_script)(request, device, where, events)
     else:
-        from precflow.agent.session.dump import dump
-
-        dump(request, device, where, events)
+        _run_workload(request, device, where, events)
 
 
 def import_torch(events: Events) -> None:
@@ -91,6 +75,32 @@ def import_torch(events: Events) -> None:
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < OLDEST_TORCH:
         raise AgentError("unsupported", "torch %s is too old; expected 2.1 or newer" % torch.__version__)
+
+
+def _run_workload(request: Request, device: Device, where: torch.device, events: Events) -> None:
+    """Do a request that runs the workload of a side."""
+    if request.action == "noise" and not request.workload.get("script"):
+        from precflow.agent.session.noise import noise
+
+        noise(request, device, where, events)
+    elif request.action == "whatif":
+        from precflow.agent.session.whatif import whatif
+
+        whatif(request, device, where, events)
+    elif request.action == "as_is":
+        from precflow.agent.script.as_is import run_as_is
+
+        run_as_is(request, device, where, events)
+    elif request.workload.get("script"):
+        from precflow.agent.script import dump as watched
+        from precflow.agent.script import plain
+
+        of_action = {"plain": plain.run_plain, "noise": watched.disturb_script}
+        of_action.get(request.action, watched.dump_script)(request, device, where, events)
+    else:
+        from precflow.agent.session.dump import dump
+
+        dump(request, device, where, events)
 
 
 def _start_device(request: Request, device: Device) -> torch.device:

@@ -270,6 +270,12 @@ class Determinism:
         "the generators bit for bit: watching must not change what is computed.",
         CHECKED,
     )
+    as_is: str = key(
+        UNCHECKED,
+        "`checked` runs each side once more as it is (dropout kept, draws where they are, native algorithms, compiled), up to "
+        "the last recorded step, and compares losses and gradients: a fault may sit in what the recipe changes.",
+        CHECKED,
+    )
 
 
 @dataclass(frozen=True)

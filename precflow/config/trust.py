@@ -48,7 +48,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "reference.mixed_precision": _MIXED_PRECISION,
     "target": _SIDE,
     "target.mixed_precision": _MIXED_PRECISION,
-    "determinism": "seed algorithms random_numbers dropout repeat data observer",
+    "determinism": "seed algorithms random_numbers dropout repeat data observer as_is",
     "capture": "level phase scope step rank detail budget keep_last fine weights timeout debug",
     "capture.rules": "match class operator level phase step rank detail slices sample because",
     "metrics": "*",

@@ -35,6 +35,7 @@ _STAGES = (
     "dump",
     "curves",
     "noise",
+    "as_is",
     "determinism",
     "compare",
     "judge",
@@ -60,6 +61,7 @@ WORDS = {
     "Determinism.dropout": ("removed", "kept"),
     "Determinism.data": ("script", RECORDED),
     "Determinism.observer": (UNCHECKED, CHECKED),
+    "Determinism.as_is": (UNCHECKED, CHECKED),
     "Capture.level": LEVELS,
     "Capture.phase": PHASES,
     "Capture.debug": ("", "blocking"),
@@ -85,6 +87,8 @@ MEANT = {
     ("Determinism.dropout", False): "removed",
     ("Determinism.observer", False): UNCHECKED,
     ("Determinism.observer", True): CHECKED,
+    ("Determinism.as_is", False): UNCHECKED,
+    ("Determinism.as_is", True): CHECKED,
 }
 
 

@@ -127,6 +127,15 @@ class ParameterUpdates:
     state: Mapping[str, tuple[Count, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class RecordedChange:
+    """Something that was changed in what ran: ``what`` (of ``contract.CHANGES``), in how many places, and some of them."""
+
+    what: str
+    count: Count
+    places: tuple[str, ...]
+
+
 def describe_comparison(by: Collection[str]) -> str:
     """Return how two runs were compared, in words for people.
 
@@ -243,6 +252,11 @@ class Header:
     script: Mapping[str, Any] = field(default_factory=dict)
     content: str = ""
     checksum: str = ""
+
+    @property
+    def changes(self) -> Mapping[str, RecordedChange]:
+        """What was changed in what ran, by name; empty if the dump does not say."""
+        return {change.what: change for change in _convert_changes(self.determinism)}
 
     @property
     def ranks(self) -> int:
@@ -370,6 +384,7 @@ def _convert(plain: Mapping[str, Any]) -> Header:
     for name, entry in dict(plain["updates"]).items():
         _check_keys(entry, {attribute.name for attribute in fields(ParameterUpdates)}, f"updates.{name}.")
     _check_keys(plain["counts"], set(EMPTY_HEADER["counts"]), "counts.")
+    _convert_changes(plain["determinism"])
     msgspec.convert(plain["capture"], _CaptureSection)
     msgspec.convert(plain["emulate"], _Emulated)
     # `str_keys`: keys of a JSON object are always texts, but `sites_of_ranks` and `dropped` are by the number of the rank.
@@ -381,6 +396,15 @@ def _convert(plain: Mapping[str, Any]) -> Header:
     if not is_floating(header.dtype):
         raise ValueError(f"dtype is {header.dtype!r}, expected a floating point type such as float32")
     return header
+
+
+def _convert_changes(determinism: Mapping[str, Any]) -> list[RecordedChange]:
+    """Return the changes that section ``determinism`` lists; older agents list none.
+
+    Raises:
+        ValueError: One has a value of another type.
+    """
+    return msgspec.convert(determinism.get("changes", []) if isinstance(determinism, Mapping) else [], list[RecordedChange])
 
 
 def _check_keys(plain: Any, wanted: Collection[str], place: str = "") -> None:

@@ -105,6 +105,58 @@ def noise_request(  # noqa: PLR0913  each is a fact of its own, and all but two 
     }
 
 
+def describe_as_is(config: RunConfig, side: str, *, moved: bool = False) -> dict[str, Any]:
+    """Return the part of a request for a run in which the recipe changes nothing.
+
+    Its seed stays, which a script's own follow: two runs from other seeds could not be compared.
+
+    Args:
+        config: The composed recipe.
+        side: ``reference`` or ``target``.
+        moved: Random numbers are drawn on the CPU, and nothing else is changed: those of two kinds of devices differ.
+    """
+    described = describe_side(config, side)
+    workload = {**described["workload"], **({"compile": "kept", "stop_early": True} if config.workload.script else {})}
+    workload.pop("learning_rate", None)
+    described.pop("choices", None)
+    # The first steps too: later errors have grown from them, and at a late step alone nothing could be told.
+    steps = sorted({0, 1, *config.capture.step})
+    return {
+        **described,
+        "workload": workload,
+        "determinism": {
+            "seed": described["determinism"]["seed"],
+            "algorithms": "native",
+            "random_numbers": "cpu" if moved else "device",
+            "dropout": "kept",
+            "repeat": False,
+        },
+        "capture": {"phase": list(config.capture.phase), "step": steps},
+    }
+
+
+def as_is_request(  # noqa: PLR0913  each is a fact of its own, and all but three go by name
+    config: RunConfig,
+    side: str,
+    output: Path,
+    *,
+    moved: bool,
+    ci: bool,
+    declared_key: str,
+    trusted: Sequence[str],
+    import_paths: Sequence[str],
+) -> dict[str, Any]:
+    """Return the request for such a run; see :func:`dump_request` for the other arguments."""
+    return {
+        **_common(config, side, output, ci=ci),
+        **describe_as_is(config, side, moved=moved),
+        "action": "as_is",
+        "declared": declared_key,
+        "trusted": list(trusted),
+        "import_paths": [str(path) for path in import_paths],
+    }
+
+
 def environment_request(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str, Any]:
     """Return the request for the environment of a side, under the same switches as for its dump."""
     return {**_common(config, side, output, ci=ci), "action": "environment"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from precflow.environment.changes import Change
+
 STATUSES = (
     "pass",
     "fail",
@@ -26,6 +28,7 @@ STATUSES = (
 MISALIGNED_STATUSES = frozenset({"fail", "shape", "dtype", "nonfinite"})
 INCOMPLETE_STATUSES = frozenset({"unpaired_reference", "unpaired_target", "unreadable", "undecided"})
 VERDICTS = ("aligned", "misaligned", "inconclusive")
+AS_IS_STATES = ("not_run", "agrees", "differs", "not_comparable", "failed")
 EXIT_CODES = {"aligned": 0, "misaligned": 1, "inconclusive": 3}  # 2 says that the program could not do its work
 
 
@@ -57,6 +60,46 @@ class Judged:
 
 
 @dataclass(frozen=True)
+class AsIsStep:
+    """One step of the two runs in which the recipe changed nothing.
+
+    Attributes:
+        step: Number of the step, from 0.
+        reference: Its loss on the reference; ``None`` if no loss was seen.
+        target: The same on the target.
+        loss: Difference of the losses, relative to the larger one; ``None`` without losses.
+        loss_limit: How far apart they may be.
+        gradients: ``relative_l2`` of all gradients together; ``None`` if the sides do not have the same.
+        gradients_limit: How far apart they may be.
+        noise: The larger of what ``loss`` and ``gradients`` are between two such runs of one side; ``None`` if none was made.
+    """
+
+    step: int
+    reference: float | None = None
+    target: float | None = None
+    loss: float | None = None
+    loss_limit: float = 0.0
+    gradients: float | None = None
+    gradients_limit: float = 0.0
+    noise: float | None = None
+
+
+@dataclass(frozen=True)
+class AsIs:
+    """What was seen of both sides when each was run once more as it is: without what the recipe changes.
+
+    Attributes:
+        state: One of ``AS_IS_STATES``.
+        text: That in words, as it follows a verdict; ``""`` if there is nothing to say.
+        steps: The steps that were compared.
+    """
+
+    state: str = "not_run"
+    text: str = ""
+    steps: tuple[AsIsStep, ...] = ()
+
+
+@dataclass(frozen=True)
 class Verdict:
     """Outcome of a run.
 
@@ -75,6 +118,8 @@ class Verdict:
         sources: Published standard -> where its numbers come from, with the date.
         closest: Record with the highest ratio among the passing ones, or ``""``.
         warnings: Things a reader must know that do not change the verdict.
+        changes: What the recipe changed in what ran; the verdict is that of the changed runs.
+        as_is: What comparing runs without those changes has shown.
     """
 
     verdict: str
@@ -91,6 +136,8 @@ class Verdict:
     sources: Mapping[str, str] = field(default_factory=dict)
     closest: str = ""
     warnings: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+    as_is: AsIs = field(default_factory=AsIs)
 
 
 def describe_not_applied(standard: str, why: str) -> str:

@@ -6,6 +6,7 @@ import re
 from urllib.parse import quote
 
 from precflow.diagnosis.training.phases import find_guilty
+from precflow.environment.changes import Change
 from precflow.report.model import ReportModel
 
 _UNSAFE = re.compile(r"[^\x21-\x7e]|[%=\"'\\]")  # letters that would end or break a word of `key=value`
@@ -23,9 +24,12 @@ def format_stage(recipe: str, stage: str, *, side: str, state: str, seconds: flo
 
 
 def format_outcome(model: ReportModel, *, report_path: str, reference_age: str = "") -> str:
-    """Return the last line: verdict, where the error starts, guilty phase, first finding, coverage, and the report's path.
+    """Return the last line: verdict, where the error starts, guilty phase, first finding, coverage and the report.
 
-    ``reference_age`` says how long ago a reference that was kept was made; ``""`` for a fresh one.
+    Args:
+        model: What happened.
+        report_path: Where the report is.
+        reference_age: How long ago a reference that was kept was made; ``""`` for a fresh one.
     """
     verdict = model.verdict
     start = _escape_word(model.region.start.replace(" / ", "/")) if verdict.verdict == "misaligned" else ""
@@ -42,9 +46,17 @@ def format_outcome(model: ReportModel, *, report_path: str, reference_age: str =
         *([f"reference_made={_escape_word(reference_age.replace(' ', '_'))}"] if reference_age else []),
         *([f"near_ties={verdict.counts['near_tie']}"] if verdict.counts.get("near_tie") else []),
         *([f"covered={verdict.counts['covered']}"] if verdict.counts.get("covered") else []),
+        *([f"changed={','.join(map(_count_change, verdict.changes))}"] if verdict.changes else []),
+        *([f"as_is={verdict.as_is.state}"] if verdict.as_is.text else []),
         f"report={_escape_word(report_path) or 'none'}",
     ]
     return " ".join(words)
+
+
+def _count_change(change: Change) -> str:
+    """Return a change with the number of its places, or with those of both sides if they differ: ``dropout:33/0``."""
+    counts = f"{change.reference}" if change.reference == change.target else f"{change.reference}/{change.target}"
+    return f"{change.what}:{counts}"
 
 
 def _escape_word(text: str) -> str:

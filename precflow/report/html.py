@@ -43,6 +43,7 @@ def render(model: ReportModel) -> str:
         data=Markup(data),  # noqa: S704 - neither its JSON (<, > and & are escaped) nor base64 can end the element
         symbol=wording.VERDICT_SYMBOLS[verdict.verdict],
         headline=describe_verdict(model),
+        changed=wording.describe_changed(verdict),
         emulated=wording.EMULATED,
         unpaired=highlights.count_unpaired(model),
         roles=highlights.count_roles(model),

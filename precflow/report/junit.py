@@ -75,10 +75,18 @@ def list_cases(model: ReportModel) -> list[Case]:
     starts = f"starts at {model.region.start}" if verdict.verdict == "misaligned" and model.region.start else ""
     reasons = "; ".join(verdict.reasons)
     findings = [f"{finding.rule} {finding.title} ({finding.certainty}): {finding.fix}" for finding in model.findings]
-    message = f"{verdict.verdict}: {starts or reasons}" if outcome != "passed" else ""
+    changed = wording.describe_changed(verdict)
+    message = f"{verdict.verdict}: {starts or reasons}" if outcome != "passed" else changed
     name = "emulated target" if model.emulated else "both sides"
     return [
-        Case("verdict", f"verdict ({name})", outcome, message, "\n".join([reasons, *findings]), model.seconds),
+        Case(
+            "verdict",
+            f"verdict ({name})",
+            outcome,
+            message,
+            "\n".join([reasons, *([changed] if changed else []), *findings]),
+            model.seconds,
+        ),
         *stages,
         *(_make_curve_case(one) for one in model.curves),
         *_keep_worst(modules),
@@ -152,7 +160,7 @@ def _append_case(suite: ET.Element, recipe: str, case: Case) -> None:
     facts = {"classname": classname, "name": name, "time": f"{case.seconds:.3f}"}
     element = ET.SubElement(suite, "testcase", facts)
     if case.outcome == "passed":
-        if case.suite == "modules" and case.message:
+        if case.suite in {"verdict", "modules"} and case.message:
             ET.SubElement(element, "system-out").text = printable_lines(case.message)
         return
     outcome = ET.SubElement(element, case.outcome, {"message": printable_lines(case.message)})

@@ -19,6 +19,7 @@ def render(model: ReportModel) -> str:
         symbol=wording.VERDICT_SYMBOLS[model.verdict.verdict],
         inconclusive=wording.describe_inconclusive(model.verdict.counts),
         emulated=wording.EMULATED,
+        changed=wording.describe_changed(model.verdict),
         coverage=terminal.describe_coverage(model),
         standards=terminal.describe_standards(model),
         check_words=wording.CHECK_WORDS,

@@ -159,18 +159,26 @@ def fit(line: str, columns: int = WIDEST) -> str:
 
 
 def _render_verdict(model: ReportModel, columns: int) -> list[str]:
-    """Return the lines with the verdict and where the error starts; the verdict is a word, never only a colour."""
+    """Return the lines with the verdict, where the error starts and what the recipe changed.
+
+    The verdict is a word, never only a colour.
+    """
     verdict = model.verdict.verdict
     line = f" {wording.VERDICT_SYMBOLS[verdict]} {verdict.upper()}"
     emulated = [f"   {part}" for part in _break_lines(f"({wording.EMULATED})", columns - 3, 2)] if model.emulated else []
+    text = wording.printable(wording.describe_changed(model.verdict))
+    changed = [f"   {part}" for part in _break_lines(text, columns - 3, 3)] if text else []
     if verdict == "aligned":
+        if not model.emulated:
+            whole = f"{line}   {text}"
+            return [whole.rstrip()] if cell_len(whole) <= columns else [line, *changed]
         whole = f"{line} ({wording.EMULATED})"
-        return [line, *emulated] if cell_len(whole) > columns or not model.emulated else [whole]
+        return [*([line, *emulated] if cell_len(whole) > columns else [whole]), *changed]
     line += " (emulated)" if model.emulated else ""
     if verdict == "misaligned":
         start = wording.printable(model.region.start)
-        return [*_put_beside(line, "starts at  ", start, columns), *emulated] if start else [line, *emulated]
-    return [*_put_beside(line, "", wording.describe_inconclusive(model.verdict.counts), columns), *emulated]
+        return [*(_put_beside(line, "starts at  ", start, columns) if start else [line]), *emulated, *changed]
+    return [*_put_beside(line, "", wording.describe_inconclusive(model.verdict.counts), columns), *emulated, *changed]
 
 
 def _put_beside(line: str, label: str, text: str, columns: int) -> list[str]:

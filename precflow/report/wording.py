@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 
 from precflow import streams
-from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
+from precflow.environment.changes import describe_changes
+from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Verdict
 from precflow.report.model import Row
 
 VERDICT_SYMBOLS: Mapping[str, str] = {"aligned": "✓", "misaligned": "✗", "inconclusive": "?"}
@@ -175,6 +176,17 @@ def describe_inconclusive(counts: Mapping[str, int]) -> str:
     if any(counts.get(status) for status in MISALIGNED_STATUSES):
         return "records differ, but that proves nothing yet"
     return "nothing failed, but something needed for a verdict is missing"
+
+
+def describe_changed(verdict: Verdict) -> str:
+    """Return what the recipe changed in what ran, and whether it was also run as it is; ``""`` if nothing was changed.
+
+    >>> from precflow.environment.changes import Change
+    >>> describe_changed(Verdict("aligned", changes=(Change("seeds", 1, 1, "seeds set"),)))
+    'with seeds set'
+    """
+    as_is = "" if verdict.as_is.text in verdict.reasons else verdict.as_is.text
+    return "; ".join(filter(None, (describe_changes(verdict.changes), as_is)))
 
 
 def describe_age(seconds: float) -> str:

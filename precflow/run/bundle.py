@@ -31,8 +31,8 @@ from precflow.dumps.reader import Dump
 from precflow.errors import PrecflowError, StoreError
 from precflow.files import stays_below
 from precflow.run.find_runs import find_run
+from precflow.run.steps import FORGONE
 from precflow.run.store import FETCHING, Sealed, Store, explain_disk_errors, read_seal
-from precflow.stages import noise
 from precflow.stages.artifacts import SEAL_FILE, checksum_of_file
 from precflow.stages.artifacts import read_seal as read_plain_seal
 from precflow.stages.dump import GIVEN_FILE, is_given
@@ -84,7 +84,8 @@ class Header:
 def choose_instances(text: str) -> tuple[str, list[Sealed]]:
     """Return the recipe, and the instances that a bundle of a run or of one side of it (``RUN:reference``) has.
 
-    These are what another machine looks up: the side's dump, of both passes, and with the reference its noise floor.
+    These are what another machine looks up: the side's dump, of both passes, what the side computes as it is, and with the
+    reference its noise floor.
 
     Raises:
         StoreError: There is no such run, it has no such dump, or the dump is a folder of the user's own.
@@ -101,8 +102,9 @@ def choose_instances(text: str) -> tuple[str, list[Sealed]]:
         raise StoreError(
             f"{run.name} has no dump of {side or 'a side'}; it has {have or 'none'}", next_step="precflow bundle RUN:SIDE"
         )
-    if noise.NAME in run.entry.instances and "dump.reference" in wanted:
-        wanted.append(noise.NAME)
+    # What else of a bundled side another machine looks up.
+    sides = {name.partition("@")[0].partition(".")[2] for name in wanted}
+    wanted += [name for name in run.entry.instances if name.partition(".")[0] in FORGONE and name.partition(".")[2] in sides]
     store = Store(run.entry.locate_store(run.folder))
     sealed = []
     for name in wanted:

@@ -14,7 +14,6 @@ from precflow.run.jobs import make_job
 from precflow.run.sizes import describe_sizes, estimate_sizes
 from precflow.run.steps import Agenda, RunFolder, Step, locate_run, resolve
 from precflow.run.store import Sealed
-from precflow.stages import noise
 from precflow.stages.job import Job
 from precflow.stages.registry import escalates
 from precflow.stages.second_pass import region
@@ -80,8 +79,8 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
     agenda = Agenda(job, where)
     for stage in agenda:
         step = resolve(stage, job, where, done)
-        if step.state == "missing" and stage.name == noise.NAME:
-            agenda.forgo_floors()
+        if step.state == "missing":
+            agenda.forgo(stage)
         if step.sealed:  # as in a run: a region that is kept from before may say that no second pass is needed
             # Of what lies in a remote store only the small region is downloaded: it says what comes after it.
             sealed = where.bring(step.sealed) if stage.name == region.NAME else step.sealed

@@ -27,7 +27,7 @@ from precflow.run.manifest import RunEntry
 from precflow.run.steps import Agenda
 from precflow.run.store import Sealed, mark_used
 from precflow.sides.launch import Agents
-from precflow.stages import curves, noise
+from precflow.stages import as_is, curves, noise
 from precflow.stages.artifacts import cache_reads
 from precflow.stages.commands import command_for_side
 from precflow.stages.dump import is_given
@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
 
 _NOTABLE_BYTES = 10_000_000  # what takes time to move; the rest is moved without a line about it
-_NO_FLOORS = "the store has no noise floor of this reference: fixed limits apply"
+_FORGONE = {
+    noise.KIND: "the store has no noise floor of this reference: fixed limits apply",
+    as_is.KIND: "the store does not have what this side computes as it is",
+}
 _LATER = "the second pass is to be made where the {} runs"
 
 
@@ -136,11 +139,10 @@ def _make_stages(  # noqa: PLR0913  each is a fact of its own
         begun = beside.find(stage.name)
         step = begun or steps.resolve(stage, job, where, done)
         if step.state == "missing":
-            if stage.name == noise.NAME:
-                agenda.forgo_floors()
-            elif not agenda.postpone(stage):
+            forgone = agenda.forgo(stage)
+            if not forgone and not agenda.postpone(stage):
                 raise steps.missing_side_error(step, command_for_side(job, stage.side))
-            why = _NO_FLOORS if stage.name == noise.NAME else _LATER.format(stage.side)
+            why = _FORGONE[stage.kind] if forgone else _LATER.format(stage.side)
             tell.done(stage.label, stage.side, "skipped", 0.0, why)
             job = replace(job, stages=(*job.stages, (stage.name, "skipped", 0.0, why)))
             continue

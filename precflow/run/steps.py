@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,12 @@ from precflow.run.manifest import Manifest
 from precflow.run.remote.filesystem import Address
 from precflow.run.remote.sharing import Remote
 from precflow.run.store import Sealed, Store
-from precflow.stages import noise, registry
+from precflow.stages import as_is, noise, registry
 from precflow.stages.job import Job, Stage
 from precflow.stages.second_pass import region
 
-_TRAVELS = frozenset(["dump", noise.KIND])  # kinds of stages that the machine of the other side finds in the store
+FORGONE = frozenset([noise.KIND, as_is.KIND])  # kinds without which a run goes on where the machine of a side has not made them
+_TRAVELS = FORGONE | {"dump"}  # kinds of stages that the machine of the other side finds in the store
 
 # Hex digits of the two parts of a key. Another machine finds a dump by the first part alone.
 _DECLARED_DIGITS = 10
@@ -108,7 +109,7 @@ class Agenda:
     def __init__(self, job: Job, where: RunFolder) -> None:
         self._config = job.config
         self._target_made = is_target_made(job, where)
-        self._floors = True
+        self._forgone = set[str]()
         self._left = deque(select_stages(job.config, target_made=self._target_made))
         self.postponed: list[Stage] = []
 
@@ -139,16 +140,22 @@ class Agenda:
         self._drop_second_pass(keep=[other for other in self._left if other.scope_needs])
         return True
 
-    def forgo_floors(self) -> None:
-        """Go on without the noise floor, which the machine of the reference has not measured: fixed limits apply."""
-        self._floors = False
-        left = {stage.name for stage in self._left}
-        every = select_stages(self._config, target_made=self._target_made, floors=False)
-        self._left = deque(stage for stage in every if stage.name in left)
+    def forgo(self, stage: Stage) -> bool:
+        """Go on without an instance that the machine of its side has not made; return whether the run can.
+
+        Without a noise floor fixed limits apply. Without what a side computes as it is the verdict says that it was not run.
+        """
+        if stage.kind not in FORGONE:
+            return False
+        self._forgone.add(stage.name)
+        left = {each.name for each in self._left}
+        every = select_stages(self._config, target_made=self._target_made, forgone=self._forgone)
+        self._left = deque(each for each in every if each.name in left)
+        return True
 
     def _drop_second_pass(self, keep: Sequence[Stage] = ()) -> None:
         # The stages behind the region come from a new selection: without a second pass `advise` and `report` have other needs.
-        first_pass = select_stages(self._config, second_pass=False, target_made=self._target_made, floors=self._floors)
+        first_pass = select_stages(self._config, second_pass=False, target_made=self._target_made, forgone=self._forgone)
         names = [stage.name for stage in first_pass]
         self._left = deque([*keep, *first_pass[names.index(region.NAME) + 1 :]])
 
@@ -166,7 +173,7 @@ def locate_run(config: RunConfig) -> RunFolder:
 
 
 def select_stages(
-    config: RunConfig, *, second_pass: bool = True, target_made: bool = False, floors: bool = True
+    config: RunConfig, *, second_pass: bool = True, target_made: bool = False, forgone: Collection[str] = ()
 ) -> list[Stage]:
     """Return the stage instances of this run, each after those that it needs.
 
@@ -177,9 +184,9 @@ def select_stages(
         second_pass: Whether the region asks for a second pass; ``True`` until that is known.
         target_made: The target was recorded elsewhere already (see :func:`is_target_made`), so a run of the reference alone
             can judge.
-        floors: See :func:`precflow.stages.registry.instances`.
+        forgone: See :func:`precflow.stages.registry.instances`.
     """
-    every = registry.instances(config, second_pass=second_pass, floors=floors)
+    every = registry.instances(config, second_pass=second_pass, forgone=forgone)
     here = [stage for stage in every if not stage.side or stage.side in config.sides or stage.kind in _TRAVELS]
     # With the reference alone there is nothing to compare with yet: the run on the target's machine compares and judges.
     if tuple(config.sides) == ("reference",) and not (config.target.dump or config.target.log or target_made):

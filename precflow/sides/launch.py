@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from precflow.agent import intake, redaction
 from precflow.agent.contract import (
+    AS_IS_FILE,
     EVALUATED_FILE,
     FACTS_FILE,
     HEADER_FILE,
@@ -56,6 +57,7 @@ _RESULT_FILES = {
     "environment": FACTS_FILE,
     "dump": HEADER_FILE,
     "plain": PLAIN_FILE % 0,
+    "as_is": AS_IS_FILE % 0,
     "noise": NOISE_FILE,
     "whatif": WHATIF_FILE,
     "rehearse": REHEARSAL_FILE,

@@ -11,6 +11,7 @@ from precflow import keys, resources
 from precflow.config.schema import SIDES
 from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.advice.repro import SCRIPT
+from precflow.diagnosis.evidence.as_is import gather_as_is
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.evidence.curves import gather_curves
 from precflow.diagnosis.findings import Finding
@@ -78,8 +79,8 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
         repro: Folder for a script that runs the first suspect alone; ``None`` for no script.
     """
     reproduction = read_reproduction(latest(needs, "determinism"))
-    judged, _, region = introduced.read_conclusion(needs)
-    return collect(
+    judged, verdict, region = introduced.read_conclusion(needs)
+    found = collect(
         *open_both(needs, job),
         region=region,
         measures=read_measures(latest(needs, "compare")),
@@ -94,7 +95,8 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
         other_arguments=introduced.read_other_arguments(needs),
         alone=read_alone(needs),
         repro=repro,
-    ) | gather_curves(curves.read_outcomes(needs))
+    )
+    return found | gather_curves(curves.read_outcomes(needs)) | gather_as_is(verdict)
 
 
 def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:

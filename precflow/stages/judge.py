@@ -5,25 +5,28 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from precflow import keys, resources
 from precflow.comparison.measure import Measure
-from precflow.config.schema import plain
+from precflow.config.schema import SIDES, plain
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evidence.training import find_other_averages, find_other_numbers
 from precflow.diagnosis.training.updates import describe_still, find_still_parameters
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.two_passes import TwoPasses
+from precflow.environment.changes import find_changes
 from precflow.errors import StoreError
+from precflow.judgement.as_is import judge_as_is
 from precflow.judgement.carried import find_carried
 from precflow.judgement.floors import find_floors_of_inputs
 from precflow.judgement.inputs import JudgeInput, make_input_judge
 from precflow.judgement.judge import judge
-from precflow.judgement.verdicts import STATUSES, VERDICTS, Judged, Verdict
-from precflow.stages import curves, noise
+from precflow.judgement.verdicts import STATUSES, VERDICTS, AsIs, Judged, Verdict
+from precflow.stages import as_is, curves, noise
 from precflow.stages.artifacts import read_lines, read_once, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import read_reproduction
@@ -89,6 +92,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
             bool(capture.keep_last),
             bool(job.config.stages),
         ],
+        "as is": as_is.explain_left_out(job.config),
         "standards": keys.file_digest(resources.directory("conf") / "standard"),
         **({"standards of the team": of_team} if of_team else {}),
     }
@@ -124,9 +128,36 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         losses=(evidence[0].header.loss_of_step, evidence[1].header.loss_of_step),
         curves=curves.read_outcomes(needs),
     )
+    verdict = replace(verdict, changes=find_changes(reference.header, target.header))
+    verdict = _take_as_is(job, needs, verdict, list(zip(measures, judged, strict=True)), dtypes)
     write_lines(folder / JUDGED_FILE, judged)
     write_value(folder / VERDICT_FILE, verdict)
     return StageResult(note=verdict.verdict)
+
+
+def _take_as_is(
+    job: Job, needs: Mapping[str, Path], verdict: Verdict, rows: Sequence[tuple[Measure, Judged]], dtypes: tuple[str, str]
+) -> Verdict:
+    """Add to a verdict what both sides compute as they are: asked for, and without agreement, it is not aligned."""
+    config = job.config
+    what = "the script" if config.workload.script else "the workload"
+    if why := as_is.explain_left_out(config):
+        trains = bool(config.workload.script or config.workload.loss or config.workload.optimizer)
+        return replace(verdict, as_is=AsIs(text=f"{what} was not run as it is ({why})" if trains and verdict.changes else ""))
+    sides = as_is.read_sides(needs, config)
+    missing = [side for side in SIDES if side not in sides]
+    if missing:
+        found = AsIs(text=f"{what} was not run as it is on the {' and the '.join(missing)}")
+    else:
+        found = judge_as_is(sides["reference"], sides["target"], rows=rows, dtypes=dtypes, what=what)
+    if found.state == "agrees":
+        return replace(verdict, as_is=found)
+    return replace(
+        verdict,
+        as_is=found,
+        verdict="inconclusive" if verdict.verdict == "aligned" else verdict.verdict,
+        reasons=(*verdict.reasons, found.text),
+    )
 
 
 def judge_inputs(

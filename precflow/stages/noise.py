@@ -166,7 +166,7 @@ def _run_script(job: Job, request: Mapping[str, Any], folder: Path, reference: D
     if why := _explain_needless(reference.calls()):
         write_value(folder / NOISE_FILE, {**facts, "noises": [], "needless": why})
         return
-    with _files_put_back(job.config.workload.files, folder / "before"):
+    with files_put_back(job.config.workload.files, folder / "before"):
         for name in NOISES:
             job.say(f"running the script with other {name}")
             output = folder / name
@@ -194,7 +194,7 @@ def _explain_needless(calls: Iterable[Call]) -> str:
 
 
 @contextmanager
-def _files_put_back(patterns: Sequence[str], kept: Path) -> Iterator[None]:
+def files_put_back(patterns: Sequence[str], kept: Path) -> Iterator[None]:
     """Leave the logs that a script writes as they were before: those of a disturbed run are nobody's."""
     files = [path for pattern in patterns for path in Path().glob(pattern) if path.is_file()]
     kept.mkdir(parents=True, exist_ok=True)

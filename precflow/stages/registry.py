@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from precflow.agent.contract import RECORDED
@@ -13,6 +13,7 @@ from precflow.dumps.requests import gives_choices
 from precflow.stages import (
     advise,
     alone,
+    as_is,
     compare,
     curves,
     determinism,
@@ -41,6 +42,7 @@ NAMES = (
     "dump",
     curves.NAME,
     noise.KIND,
+    as_is.KIND,
     *(stage.name for stage in FIRST),
     region.NAME,
     introduced.NAME,
@@ -56,7 +58,7 @@ def escalates(config: RunConfig) -> bool:
     return config.capture.detail == ESCALATING and (not config.stages or region.NAME in config.stages)
 
 
-def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = True) -> list[Stage]:
+def instances(config: RunConfig, *, second_pass: bool = True, forgone: Collection[str] = ()) -> list[Stage]:
     """Return the recipe's stage instances, each after those that it needs.
 
     A side with ``dump=PATH`` has its evidence already and runs nothing.
@@ -65,7 +67,8 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
         config: The recipe.
         second_pass: Whether the region asks for a second pass; ``True`` until that is known. Without meaning for a recipe that
             does not escalate.
-        floors: The noise floor is measured if the recipe says so; ``False`` if it was to come from another machine and did not.
+        forgone: Names of instances that were to come from another machine and did not, and that a run can do without: the noise
+            floor, and what a side computes as it is.
     """
     if curves.are_all(config):
         return _compare_curves_alone(config)
@@ -81,7 +84,7 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
     again = [second_dump.stage(side, given_choices=given[side]) for side in given]
     passes = [*([region.STAGE] if escalating else []), *([*again, *SECOND] if both else [])]
     evaluates = not config.stages or introduced.NAME in config.stages
-    floors = floors and noise.is_planned(config)
+    floors = noise.is_planned(config) and noise.NAME not in forgone
     tried = [
         whatif.stage(word, second_pass=both, evaluates=evaluates, floors=floors)
         for word in (config.whatif if whatif.is_planned(config) else ())
@@ -107,9 +110,13 @@ def instances(config: RunConfig, *, second_pass: bool = True, floors: bool = Tru
         report.stage(escalating=escalating, second_pass=both, evaluates=evaluates, more=more),
     ]
     measured = [noise.STAGE] if floors else []
-    read_by = {judge.STAGE.name: [*logged, *measured], localize.STAGE.name: measured}  # both judge, records or inputs
+    unchanged = [as_is.stage(side) for side in given if as_is.is_planned(config) and as_is.name_of(side) not in forgone]
+    read_by = {
+        judge.STAGE.name: [*logged, *measured, *unchanged],
+        localize.STAGE.name: measured,
+    }  # both judge, records or inputs
     first = [_use(stage, read_by.get(stage.kind, [])) for stage in (*FIRST, *passes)]
-    return [*probes, *dumps, *logged, *measured, *first, *last]
+    return [*probes, *dumps, *logged, *measured, *unchanged, *first, *last]
 
 
 def _use(stage: Stage, others: Sequence[Stage]) -> Stage:

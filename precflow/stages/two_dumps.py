@@ -35,6 +35,7 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
 from precflow.dumps.views.paired import see_through_rules
 from precflow.dumps.views.same_inputs import INPUTS
+from precflow.environment.changes import find_changes
 from precflow.environment.reproduction import describe_copy, find_blockers
 from precflow.judgement.carried import find_carried
 from precflow.judgement.inputs import JudgeInput, make_input_judge
@@ -111,6 +112,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         verdict,
         reasons=(*verdict.reasons, *_suggest_comparing(reproduction, reference, target, same, command)),
         warnings=(*([copy] if copy else []), *reproduction.given, *verdict.warnings),
+        changes=find_changes(reference.header, target.header),
     )
     inputs = _judge_inputs(tolerance, reference, target, dtypes)
     region = localize(reference, target, measures, judged, inputs)

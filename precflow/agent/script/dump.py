@@ -48,6 +48,7 @@ from precflow.agent.script.seeds import find_seeds
 from precflow.agent.script.watcher import Settings, Watcher
 from precflow.agent.selection import check_scope_of
 from precflow.agent.session import faults, rank_group, workload_model
+from precflow.agent.session.changes import Seeds, count_compiled
 from precflow.agent.session.dump import (
     build_header,
     check_capture,
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from precflow.agent.dump.writer import Writer
     from precflow.agent.events import Events
     from precflow.agent.request import Request
+
+_OF_PYTHON = frozenset(("Python", "NumPy"))  # generators of which nobody can tell who seeded them last
 
 
 def dump_script(request: Request, device: Device, where: torch.device, events: Events) -> None:
@@ -147,6 +150,8 @@ class ScriptDump:
         self._files = FileKeeper([str(each) for each in workload.get("files", ())])
         self._faults = ExitStack()  # what tells the rules of an emulated fault which module is running
         self._folder = os.getcwd()  # the script may change it
+        self._seeded = Seeds(request.determinism, device)
+        self._compiled = 0  # what torch.compile has wrapped when the first recorded step began
         self._trace = Trace(device)  # of one step, if there is a plain run that it is compared with
         self._compared: Optional[int] = None  # that step
         self._seeds: Dict[str, Any] = {"torch": None, "sites": []}
@@ -160,6 +165,7 @@ class ScriptDump:
             if self._always_numbers or self._device.name != "cpu":
                 self._numbers.start()
             self._trace.begin()
+            self._seeded.begin()
             with self._noise, self._faults, self._watcher:
                 run_to_end(self._request, lambda: self._watcher.steps.finished)
         if self._writer.failure is not None:  # the script has caught the exception itself
@@ -182,6 +188,8 @@ class ScriptDump:
         if number == 0:
             self._seeds["torch"] = torch.initial_seed()
         if number in self._request.capture.step:
+            if number == min(self._request.capture.step) and not self._compiles:
+                self._compiled = count_compiled()
             self._events.report_progress("script", "recording step %d" % number)
         elif number and not self._always_numbers:
             self._numbers.stop()
@@ -228,6 +236,7 @@ class ScriptDump:
         check_scope_of([(model.name, model.top) for model in watcher.models], request.capture.scope, request.capture.rules)
         faults.check_acted(request)
         self._events.report_progress("seal", "writing the header")
+        self._seeds["sites"] = find_seeds(self._find_modules().items())
         sites = list(self._recorder.sites)
         draws = describe_draws(self._numbers.draws, sites)
         header = build_header(
@@ -237,6 +246,9 @@ class ScriptDump:
             inputs=workload_model.add_digest(watcher.inputs),
             dropouts=watcher.dropouts,
             functional_dropouts=self._numbers.removed,
+            draws=draws,
+            seeded=self._find_seeded(),
+            more=self._count_changes(),
         )
         rank_group.seal(
             request,
@@ -257,13 +269,26 @@ class ScriptDump:
                 "updates": self._recorder.updates.describe(),
                 "repeat": self._compare_with_first_run(),
                 "observer": self._compare_with_plain_run(),
-                "draws": draws,
                 "sites": [redaction.redact_text(site) for site in sites],
                 "seconds": dict(self._events.seconds),
                 "script": self._describe_run("ran to its end" if whole else "stopped after its last recorded step"),
             },
         )
         self._is_sealed = True
+
+    def _find_seeded(self) -> List[str]:
+        """Return the generators that drew from the seed of the recipe: the script has not seeded them itself."""
+        ours = self._seeds["torch"] == self._request.determinism.seed
+        used = self._seeded.find_used()
+        return used if ours and not self._seeds["sites"] else [name for name in used if ours and name not in _OF_PYTHON]
+
+    def _count_changes(self) -> Dict[str, int]:
+        """Return what else was changed in the script, by its name in ``contract.CHANGES``."""
+        given = {} if self._batches is None else self._batches.describe()
+        return {
+            "batches": given["different"] if given.get("kind") == "fed" else 0,
+            "compiled": 0 if self._compiles else self._compiled or count_compiled(),
+        }
 
     def _compare_with_first_run(self) -> Dict[str, Any]:
         """Return what differs from the first run of the script, of which only digests were kept."""
@@ -299,17 +324,21 @@ class ScriptDump:
                     counts[dtype] = counts.get(dtype, 0) + weight.numel()
         return max(counts, key=lambda dtype: counts[dtype]) if counts else "float32"
 
-    def _describe_run(self, end: str) -> Dict[str, Any]:
-        """Return what the header says about the script and its run."""
-        watcher, file = self._watcher, find_script(self._path, self._folder)
+    def _find_modules(self) -> Dict[str, str]:
+        """Return name -> path of the script and of the user's modules that it has imported."""
+        file = find_script(self._path, self._folder)
         # Of a module, everything in the folder that it was started in is the user's.
         folder = self._folder if script_module(self._path) else os.path.dirname(file)
+        return {name_script(self._path): file, **describe_modules(folder)}
+
+    def _describe_run(self, end: str) -> Dict[str, Any]:
+        """Return what the header says about the script and its run."""
+        watcher = self._watcher
         to = FILES_FOLDER if not watcher.settings.rank else FILES_OF_RANK % watcher.settings.rank
         files = self._files.keep(os.path.join(self._request.output, to))
         patch = make_patch(self._numbers.places, self._folder)
         if patch.text:
             write_text(os.path.join(self._request.output, DRAWS_PATCH), patch.text)
-        modules = {name_script(self._path): file, **describe_modules(folder)}
         return {
             "file": name_script(self._path),
             "arguments": redaction.redact([str(word) for word in self._words]),
@@ -322,8 +351,8 @@ class ScriptDump:
             "batches": None if self._batches is None else self._batches.describe(),
             "compile": "kept" if self._compiles else "eager",
             "migration": str(self._request.workload.get("migration", "")),
-            "modules": digest_modules(modules),
-            "seeds": {**self._seeds, "sites": find_seeds(modules.items())},
+            "modules": digest_modules(self._find_modules()),
+            "seeds": self._seeds,
             "files": files.kept,
             "missing_files": files.missing,
             "patch": DRAWS_PATCH if patch.text else "",

@@ -1,28 +1,26 @@
 """Does watching change what a script computes? Action ``plain`` runs it without our hooks, to be compared with the watched run.
 
 What is compared is what the optimizers of one step leave behind, bit for bit: the losses, the weights, and the states of the
-generators. A plain run has no hook at any module and no mode. What it needs is a hook before and after an optimizer's step, and
-a stand-in for ``Tensor.backward`` that reads the loss, the only name of torch that is ever replaced; it stays in this process.
-Dropout is removed and draws are moved as in the watched run, because the recipe says so.
+generators. A plain run has no hook at any module and no mode, see :mod:`precflow.agent.script.follower`. Dropout is
+removed and draws are moved as in the watched run, because the recipe says so.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Sequence, Set
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Sequence, Set
 
 import torch
-from torch._C import DisableTorchFunction
 from torch.nn.modules import module as modules
-from torch.optim import optimizer as optimizers
 
 from precflow.agent.contract import PLAIN_FILE
 from precflow.agent.dump.step_files import write_json
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.measure.content_id import content_id
 from precflow.agent.ranks import rank_of
-from precflow.agent.script.launch import Stopper, moves_draws, run_to_end, surroundings
+from precflow.agent.script.follower import Follower
+from precflow.agent.script.launch import moves_draws, run_to_end, surroundings
 from precflow.agent.script.models import describe_parameter
 from precflow.agent.session import determinism
 from precflow.agent.session.dump import make_random_numbers
@@ -48,9 +46,9 @@ def run_plain(request: Request, device: Device, where: torch.device, events: Eve
         if moves_draws(request, device):
             numbers.start()
         run.trace.begin()
-        with run:
-            run_to_end(request, lambda: run.made)
-    run.write()
+        with run.without_dropout(), run.follower:
+            run_to_end(request, lambda: run.follower.made)
+    run.finish()
 
 
 class Trace:
@@ -130,56 +128,37 @@ def compare_with_plain(plain: Mapping[str, Any], watched: Trace, losses: Sequenc
 
 
 class PlainRun:
-    """Follows a script by nothing but the steps of its optimizers, and ends it when the first recorded step is over.
+    """Listens to a script that is followed to the end of its first recorded step, and notes what its optimizers leave.
 
     Args:
         request: Says which step that is.
         device: The started device.
 
     Attributes:
-        made: Number of steps that optimizers have made.
-        trace: What they left.
+        follower: Follows the script.
+        trace: What the optimizers left.
     """
 
     def __init__(self, request: Request, device: Device) -> None:
-        self.made = 0
         self.trace = Trace(device)
         self._request = request
-        self._last = min(request.capture.step)
+        last = min(request.capture.step)
+        self.follower = Follower(last, self)
         # Every step has a call of an optimizer, so this many calls were before it. Recorded evaluations are steps without one.
-        self._first = 0 if request.workload.get("evaluation") else self._last
-        self._removes_dropout = request.determinism.dropout == "removed"
+        self._first = 0 if request.workload.get("evaluation") else last
         self._taken: Set[int] = set()  # ids of modules whose dropout was removed
-        self._losses: List[float] = []
-        self._calls: Dict[int, int] = {}  # id of an optimizer -> how often it has stepped
-        self._optimizers: List[torch.optim.Optimizer] = []  # keeps the ids valid
-        self._depth = 0  # optimizers that call other optimizers
-        self._stopper = Stopper()
-        self._process = os.getpid()
-        self._hooks = ExitStack()
 
-    def __enter__(self) -> PlainRun:  # noqa: PYI034  Self came with Python 3.11
-        """Set the hooks at optimizers, and the stand-in for ``Tensor.backward``."""
-        self._hooks.callback(optimizers.register_optimizer_step_pre_hook(self._before_step).remove)
-        self._hooks.callback(optimizers.register_optimizer_step_post_hook(self._after_step).remove)
-        if self._removes_dropout:
-            self._hooks.callback(modules.register_module_forward_pre_hook(self._remove_dropout).remove)
-        backward: Callable[..., None] = torch.Tensor.backward
-
-        def read_loss(tensor: torch.Tensor, *positional: Any, **keywords: Any) -> None:
-            """Read a loss and go backward from it."""
-            with DisableTorchFunction():
-                if tensor.numel() == 1 and not tensor.is_meta and os.getpid() == self._process:
-                    self._losses.append(float(tensor.detach()))
-            backward(tensor, *positional, **keywords)
-
-        torch.Tensor.backward = read_loss  # type: ignore[method-assign,assignment]
-        self._hooks.callback(setattr, torch.Tensor, "backward", backward)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Take everything off."""
-        self._hooks.close()
+    @contextmanager
+    def without_dropout(self) -> Iterator[None]:
+        """Remove dropout from each module that is about to run, if the recipe does."""
+        if self._request.determinism.dropout != "removed":
+            yield
+            return
+        hook = modules.register_module_forward_pre_hook(self._remove_dropout)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def _remove_dropout(self, module: torch.nn.Module, positional: Any) -> None:
         del positional
@@ -187,20 +166,16 @@ class PlainRun:
             self._taken.update(id(each) for each in module.modules())
             determinism.remove_dropout(module)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, positional: Any, keywords: Any) -> None:
-        del positional, keywords
-        if os.getpid() != self._process:
-            return
-        # No optimizer steps twice in one step: the recorded one is over when one has stepped more often than there were steps.
-        if not self._depth and self._calls.get(id(optimizer), 0) > self._last:
-            self._stop()
-        self._depth += 1
+    def before_optimizer(self, step: int, optimizer: torch.optim.Optimizer) -> None:
+        """Look at nothing: only what a step leaves behind is compared."""
 
-    def _stop(self) -> None:
-        self.write()  # what the script does when it is stopped cannot be known
-        self._stopper.stop()
+    def after_optimizer(self, step: int, optimizer: torch.optim.Optimizer, losses: Sequence[float]) -> None:
+        """Note what an optimizer has left."""
+        del step
+        if self.follower.made >= self._first:
+            self.trace.note(self.follower.made, optimizer, losses)
 
-    def write(self) -> None:
+    def finish(self) -> None:
         """Write what the optimizers have left into the folder of the request.
 
         Raises:
@@ -212,18 +187,3 @@ class PlainRun:
             write_json(path, {"calls": calls, "start": self.trace.start})
         except OSError as error:
             raise write_error(error, path, 0) from error
-
-    def _after_step(self, optimizer: torch.optim.Optimizer, positional: Any, keywords: Any) -> None:
-        del positional, keywords
-        if os.getpid() != self._process:
-            return
-        self._depth -= 1
-        if self._depth:
-            return
-        if self.made >= self._first:
-            self.trace.note(self.made, optimizer, self._losses)
-        self._losses = []
-        if id(optimizer) not in self._calls:
-            self._optimizers.append(optimizer)
-        self._calls[id(optimizer)] = self._calls.get(id(optimizer), 0) + 1
-        self.made += 1

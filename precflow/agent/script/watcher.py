@@ -110,7 +110,7 @@ class Watcher:
         devices: Kinds of devices that weights were on in calls that were recorded.
         inputs: Entries of the inputs of each recorded call of a model, by name.
         losses: Losses of the recorded steps: step -> each number that ``backward`` was called on, one for a micro batch.
-        dropouts: Names of the modules whose dropout was removed.
+        dropouts: Names of the modules whose dropout was removed and would have acted: they ran in training mode.
     """
 
     def __init__(
@@ -131,6 +131,7 @@ class Watcher:
         self.inputs: Dict[str, Any] = {}
         self.losses: Dict[int, List[float]] = {}
         self.dropouts: List[str] = []
+        self._idle_dropouts: Dict[str, torch.nn.Module] = {}  # whose dropout was removed, and that have not run in training yet
         self.settings, self._recorder, self._writer, self._listener = settings, recorder, writer, listener
         self._batches = batches
         self._process, self._thread = os.getpid(), threading.get_ident()
@@ -187,6 +188,7 @@ class Watcher:
             self._depth = 0  # an optimizer that raised was never seen to end
         model = self._find_model(module, frame)
         self._stop_if_done()
+        self._note_dropouts(model)
         is_evaluation = self._is_evaluation(module, model)
         self._outermost, self._is_ignored = module, is_evaluation and not self.settings.evaluation
         if self._is_ignored:
@@ -245,7 +247,8 @@ class Watcher:
         if self._listener is not None:
             self._listener.meet(model)
         if not self.settings.dropout:
-            self.dropouts += [join_names(model.name, name) for name in determinism.remove_dropout(model.top)]
+            removed = determinism.remove_dropout(model.top)
+            self._idle_dropouts.update({join_names(model.name, name): each for name, each in removed.items()})
         # After a step, a model that no optimizer trains may be an average of one: then its weights are results, and no start.
         if not self._optimizer_calls or is_stepped(model.top):
             entries = workload_model.hash_weights(model.top)["entries"]
@@ -253,6 +256,16 @@ class Watcher:
         trained = [weight for weight in model.top.parameters() if weight.requires_grad and weight.is_leaf]
         for weight in {id(each): each for each in (*trained[:1], *trained[-1:])}.values():
             self._global.callback(weight.register_hook(Hook(self._on_gradient, weight)).remove)
+
+    def _note_dropouts(self, model: Model) -> None:
+        """Note which removed dropouts of a model that is about to run would have acted."""
+        if not self._idle_dropouts:
+            return
+        inside = {id(module) for module in model.top.modules()}
+        acting = [name for name, module in self._idle_dropouts.items() if module.training and id(module) in inside]
+        self.dropouts += acting
+        for name in acting:
+            del self._idle_dropouts[name]
 
     @staticmethod
     def _is_evaluation(module: torch.nn.Module, model: Model) -> bool:

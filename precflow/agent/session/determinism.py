@@ -9,7 +9,7 @@ import random
 import sys
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict
 
 from precflow.agent.devices.protocol import Device
 from precflow.agent.request import DeterminismSection
@@ -66,8 +66,8 @@ def read_generators(device: Device) -> Dict[str, str]:
     return {name: hashlib.blake2b(repr(state).encode(), digest_size=16).hexdigest() for name, state in states.items()}
 
 
-def remove_dropout(model: torch.nn.Module) -> List[str]:
-    """Set the probability of every dropout in the model to 0; return the names of the modules that had one.
+def remove_dropout(model: torch.nn.Module) -> Dict[str, torch.nn.Module]:
+    """Set the probability of every dropout in the model to 0; return the modules that had one, by name.
 
     Attention and recurrent modules of torch have an attribute ``dropout`` of their own. Functional dropout is removed by
     :class:`precflow.agent.session.random_numbers.RandomNumbers`.
@@ -75,14 +75,14 @@ def remove_dropout(model: torch.nn.Module) -> List[str]:
     import torch
 
     dropouts = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001  the only common base of all dropout modules
-    removed: List[str] = []
+    removed: Dict[str, torch.nn.Module] = {}
     for name, module in model.named_modules():
         attribute = "p" if isinstance(module, dropouts) else "dropout"
         if not isinstance(module, (dropouts, torch.nn.MultiheadAttention, torch.nn.RNNBase)):
             continue
         if getattr(module, attribute) > 0:
             setattr(module, attribute, 0.0)
-            removed.append(name)
+            removed[name] = module
     return removed
 
 

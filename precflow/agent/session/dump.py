@@ -21,6 +21,7 @@ from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
 from precflow.agent.selection import check_scope
 from precflow.agent.session import determinism, environment, faults, garbage, precision, rank_group
+from precflow.agent.session.changes import Seeds, list_changes
 from precflow.agent.session.given_choices import GivenChoices
 from precflow.agent.session.random_numbers import Draw, RandomNumbers
 from precflow.agent.session.training import Training
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from precflow.agent.request import Request
 
 _UNDISTURBED: ContextManager[Any] = nullcontext()
+_NO_CHANGES: Mapping[str, int] = {}
 _LOG = "the traceback is in agent.log and error.json"
 
 
@@ -117,7 +119,11 @@ def record(
         runs = 2 if run.request.determinism.repeat else 1
         with run.events.nth_of(0, runs):
             watched: Dict[str, str] = {}
+            seeds = Seeds(run.request.determinism, run.device)
+            determinism.reseed(run.request.determinism, run.device)  # as each run of the steps begins
+            seeds.begin()
             contents = _run_steps(run, workload, training, recorder, writer, disturb(recorder), watched)
+            seeded = seeds.find_used()
         faults.check_acted(run.request)
         given = [] if choices is None else list(choices.replaced)
         repeat = _check_repeat(run, workload, contents, choices)
@@ -135,6 +141,9 @@ def record(
             redrawn=workload.redrawn,
             dropouts=workload.dropouts,
             functional_dropouts=run.numbers.removed,
+            draws=draws,
+            seeded=seeded,
+            more={"choices": len(given), "learning_rate": training.rates_replaced},
         )
         return {
             **header,
@@ -151,7 +160,6 @@ def record(
             "updates": recorder.updates.describe(),
             "repeat": repeat,
             "observer": observer,
-            "draws": draws,
             "sites": [redaction.redact_text(site) for site in sites],
         }
 
@@ -332,6 +340,9 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
     redrawn: Sequence[str] = (),
     dropouts: Sequence[str] = (),
     functional_dropouts: Sequence[str] = (),
+    draws: Sequence[Mapping[str, Any]] = (),
+    seeded: Sequence[str] = (),
+    more: Mapping[str, int] = _NO_CHANGES,
 ) -> Dict[str, Any]:
     """Return the header of a dump in which nothing was recorded yet: the side, its environment, and what it started from.
 
@@ -341,8 +352,11 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         weights: ``digest`` and ``entries`` of the weights.
         inputs: The same of the inputs.
         redrawn: Names of the weights that an emulated fault drew anew.
-        dropouts: Names of the modules whose dropout was removed.
+        dropouts: Names of the modules whose dropout was removed and would have acted.
         functional_dropouts: Lines of user code where calls of functional dropout were removed.
+        draws: Draws of random numbers, from :func:`describe_draws`.
+        seeded: Generators that drew from the seed of the recipe.
+        more: Further changes with their counts, see :func:`precflow.agent.session.changes.list_changes`.
     """
     facts = environment.collect(device)
     nothing_seen: Dict[str, Any] = {
@@ -352,7 +366,7 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         "repeat": {"checked": False, "records": 0, "by": [], "different": []},
         "observer": dict(EMPTY_HEADER["observer"]),
         "ran": [],
-        "draws": [],
+        "draws": list(draws),
         "sites": [],
         "seconds": {},
     }
@@ -373,6 +387,14 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
             **request.determinism._asdict(),
             "dropouts_removed": list(dropouts),
             "functional_dropouts_removed": list(functional_dropouts),
+            "changes": list_changes(
+                request,
+                dropouts=[*dropouts, *functional_dropouts],
+                draws=draws,
+                facts=facts,
+                seeded=seeded,
+                more=more,
+            ),
         },
         "weights": weights,
         "inputs": inputs,

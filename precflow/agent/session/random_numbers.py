@@ -105,6 +105,11 @@ class RandomNumbers(TorchFunctionMode):
             return self._draw(func, name, args, arguments)
         if name == ATTENTION:
             return self._run_attention(func, args, arguments)
+        if getattr(func, "__qualname__", "") == "Tensor.backward" and type(args[0]) is torch.Tensor:
+            # torch leaves a mode for the time of the function that it is told of. What a checkpoint computes again in there has
+            # to draw as its forward did, so the mode goes on inside.
+            with self:
+                return _go_backward(*args, **arguments)
         return func(*args, **arguments)
 
     def _draw(self, func: Callable[..., Any], name: str, args: Sequence[Any], arguments: Dict[str, Any]) -> Any:
@@ -164,6 +169,23 @@ class RandomNumbers(TorchFunctionMode):
         site = find_running_line()
         if site not in self.removed:
             self.removed.append(site)
+
+
+def _go_backward(
+    tensor: torch.Tensor,
+    gradient: Optional[torch.Tensor] = None,
+    retain_graph: Optional[bool] = None,  # noqa: FBT001  the arguments of ``Tensor.backward``
+    create_graph: bool = False,  # noqa: FBT001, FBT002  the same
+    inputs: Any = None,
+) -> None:
+    """Do what ``Tensor.backward`` does, by the engine itself: its public functions would leave every mode."""
+    if gradient is None and tensor.numel() != 1:
+        raise RuntimeError("grad can be implicitly created only for scalar outputs")
+    seed = torch.ones_like(tensor) if gradient is None else gradient
+    given = () if inputs is None else (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    retains = create_graph if retain_graph is None else retain_graph
+    engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001
+    engine.run_backward((tensor,), (seed,), retains, create_graph, given, allow_unreachable=True, accumulate_grad=True)
 
 
 def _would_draw(args: Sequence[Any], arguments: Mapping[str, Any]) -> bool:

@@ -58,6 +58,7 @@ class Training:
         optimizer: ``None`` if the workload has none.
         losses: One number for each step; empty if steps are forwards alone.
         loss_scale: ``None`` if steps are forwards alone.
+        rates_replaced: Largest number of parameter groups that were given another learning rate before a step.
 
     Raises:
         AgentError: ``bad_request``, ``untrusted`` or ``workload``: loss or optimizer are wrong.
@@ -65,6 +66,7 @@ class Training:
 
     def __init__(self, request: Request, model: torch.nn.Module, where: torch.device) -> None:
         self.losses: List[float] = []
+        self.rates_replaced = 0
         self._model = model
         self._is_training = is_training(request)
         self._loss = _build_loss(request, where) if self._is_training else None
@@ -140,7 +142,7 @@ class Training:
         made = scale is None or not self._precision.loss_scale or scale.unscale(optimizer)
         if made:
             if self._learning_rate is not None:
-                set_learning_rate(optimizer, self._learning_rate)
+                self.rates_replaced = max(self.rates_replaced, set_learning_rate(optimizer, self._learning_rate))
             optimizer.step()
             if self._masters is not None:
                 self._masters.give_back()
@@ -197,13 +199,19 @@ def _read_learning_rate(request: Request) -> Optional[float]:
     return float(rate)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every parameter group, right before a step: a schedule may have changed it since the last."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> int:
+    """Set the learning rate of every parameter group, right before a step: a schedule may have changed it since the last.
+
+    Returns:
+        The number of groups that had another one.
+    """
+    others = sum(float(group["lr"]) != rate for group in optimizer.param_groups)
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):  # a compiled step holds the tensor itself
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+    return others
 
 
 def read_argument_names(function: Any, *, skipped: int = 0) -> ArgumentNames:

@@ -43,7 +43,7 @@ class Workload(NamedTuple):
         inputs: Keyword arguments of its forward, on the CPU as the factory made them.
         weight_hashes: ``digest`` and ``entries`` of the parameters and buffers, before cast and move.
         input_hashes: The same of the inputs.
-        dropouts: Names of the modules whose dropout was removed.
+        dropouts: Names of the modules whose dropout was removed and would have acted.
         redrawn: Names of the weights that an emulated fault has drawn anew on the device.
         buffers: Copies of the buffers, ``None`` for those that are only declared: each run starts from this state.
         trained: Copies of the parameters on the CPU, for the same reason, if the workload trains them.
@@ -127,7 +127,8 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
         inputs, input_hashes = rank_group.share_inputs(request, inputs, input_hashes)
     with events.time_part("move", "casting to %s and moving to %s" % (request.dtype, run.device.kind)):
         model.train(request.workload.get("mode", "eval") == "train")
-        dropouts = determinism.remove_dropout(model) if request.determinism.dropout == "removed" else []
+        removed = determinism.remove_dropout(model) if request.determinism.dropout == "removed" else {}
+        dropouts = [name for name, module in removed.items() if module.training]  # in evaluation none would have acted
         place_model(model, dtype, run.where)
         float32_modules = precision.cast_model(request.mixed_precision, model, run.where)
         run.device.synchronize()

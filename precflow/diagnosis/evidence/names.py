@@ -93,6 +93,20 @@ _RUN = {
     "other_amounts": EvidenceName(
         "ran in all", "Steps, micro batches or calls of a model that one side made more of, with the numbers of both."
     ),
+    "as_is": EvidenceName(
+        "both sides as they are",
+        "What a run without what the recipe changes has shown: agrees, differs, not_comparable, failed or not_run; absent if "
+        "nobody asked.",
+    ),
+    "as_is_why": EvidenceName("as they are", "The same in words."),
+    "as_is_repeats": EvidenceName(
+        "compared with their own noise", "The sides were run twice as they are, so that what a side changes by itself is known."
+    ),
+    "recipe_changes": EvidenceName("changed by the recipe", "What the recipe changed in what ran, each with its places."),
+    "changes_undone": EvidenceName(
+        "leaves it alone",
+        "The overrides with which a run leaves the most likely of these changes alone; empty if there are none.",
+    ),
     "draws_patch": EvidenceName(
         "patch", "File in the folder of the report that makes the script draw on the CPU; empty if there is none."
     ),

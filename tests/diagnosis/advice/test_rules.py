@@ -241,6 +241,14 @@ OTHER_INPUT = {
     "input_words": "955.2 / 956",
     "first_input_is": "data",
 }
+AS_IS = {
+    "failing": 0,
+    "as_is": "differs",
+    "as_is_why": "the script as it is does not agree: the gradients of step 0 differ by 0.3, limit 0.0002",
+    "as_is_repeats": False,
+    "recipe_changes": ["dropout removed (3 places)"],
+    "changes_undone": "determinism.dropout=kept determinism.random_numbers=cpu",
+}
 TABLE = [
     ("PF101", {"unrepeatable_target": ["a / index_put"]}, {}),
     ("PF102", MATMUL, {**MATMUL, "error_cosine": 0.9}),
@@ -554,6 +562,10 @@ TABLE = [
         {"changed_by_watching": []},
     ),
     ("PF115", {"other_amounts": ["the reference made 5 steps and the target 7"]}, {"other_amounts": []}),
+    ("PF110", AS_IS, {**AS_IS, "as_is": "agrees"}),
+    ("PF110", {**AS_IS, "as_is_repeats": True, "changes_undone": ""}, {**AS_IS, "failing": 3}),
+    ("PF111", {**AS_IS, "as_is": "not_comparable"}, AS_IS),
+    ("PF112", {**AS_IS, "as_is": "failed"}, AS_IS),
     ("PF808", {"batches_shuffled": True}, {"batches_shuffled": False}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_verdict": "aligned"}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_first_rel_error": 0.004}),
