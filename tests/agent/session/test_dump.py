@@ -55,11 +55,36 @@ def test_the_header_says_what_was_run(make):
     assert header["repeat"]["records"] > 0
     assert header["repeat"]["different"] == []
     assert header["draws"] == []
-    assert header["determinism"]["dropouts_removed"] == ["dropout"]
+    assert header["determinism"]["dropouts_removed"] == []  # in evaluation none would have acted
     assert list(header["weights"]["entries"]) == ["linear.weight", "linear.bias", "norm.weight", "norm.bias", "seen"]
     assert list(header["inputs"]["entries"]) == ["features"]
     assert set(header["seconds"]) >= {"model", "weights", "move", "forward", "repeat"}
     assert header["counts"]["calls"] > 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "dropout", "changed"),
+    [
+        ("eval", "Toy", "removed", []),
+        ("train", "Toy", "removed", [("dropout", 1)]),
+        ("train", "Toy", "kept", [("seeds", 1)]),
+        ("eval", "Drawing", "removed", [("seeds", 1)]),
+    ],
+)
+def test_what_was_changed_is_counted_where_it_acted(make, mode, kind, dropout, changed):
+    determinism = {"dropout": dropout, "algorithms": "native", "repeat": False}
+    header = make(workload=workload(kind, mode=mode), determinism=determinism)
+    assert [(each["what"], each["count"]) for each in header["determinism"]["changes"]] == changed
+
+
+def test_a_switch_is_told_as_it_was_read_and_another_learning_rate_by_its_groups(make):
+    trained = workload("Losing", "labelled", optimizer={"_target_": "torch.optim.SGD", "lr": 0.1}, mode="train")
+    phases = {"phase": ["forward", "optimizer"]}
+    header = make(workload={**trained, "learning_rate": 0.2}, determinism={"dropout": "kept", "repeat": False}, capture=phases)
+    found = {each["what"]: each["places"] or each["count"] for each in header["determinism"]["changes"]}
+    assert found == {"learning_rate": 1, "seeds": ["torch"], "algorithms": ["warn"]}
+    same = make(workload={**trained, "learning_rate": 0.1}, determinism={"dropout": "kept", "repeat": False}, capture=phases)
+    assert "learning_rate" not in {each["what"] for each in same["determinism"]["changes"]}
 
 
 def test_the_same_request_gives_the_same_evidence(make):

@@ -44,8 +44,10 @@ def test_mode(prepared, mode, training):
 
 
 def test_dropout_is_removed_or_kept(prepared):
-    removed = prepared()
+    removed = prepared(workload={"mode": "train"})
     assert (removed.dropouts, removed.model.dropout.p) == (["dropout"], 0.0)
+    idle = prepared()
+    assert (idle.dropouts, idle.model.dropout.p) == ([], 0.0)
     kept = prepared(determinism={"dropout": "kept"})
     assert (kept.dropouts, kept.model.dropout.p) == ([], 0.5)
 
