@@ -77,7 +77,7 @@ def _describe(what: str, reference: RecordedChange | None, target: RecordedChang
         named = tuple(
             f"{name}: {place}" for name, those in zip(("reference", "target"), places, strict=True) for place in those
         )
-    return Change(what, *counts, f"{words} ({where})" if where else words, named)
+    return Change(what, counts[0], counts[1], f"{words} ({where})" if where else words, named)
 
 
 def _count(count: int, units: Sequence[str]) -> str:

@@ -92,8 +92,8 @@ def _compare(left: Sequence[NotedRun], right: Sequence[NotedRun]) -> dict[int, _
     found = {}
     for number in steps:
         here, there = ([_at(run, number) for run in runs] for runs in (left, right))
-        losses = [_mean_loss(ranks) for ranks in (here, there)]
-        found[number] = _Difference(*losses, _relative(*losses), _relative_l2(here, there))
+        ours, theirs = _mean_loss(here), _mean_loss(there)
+        found[number] = _Difference(ours, theirs, _relative(ours, theirs), _relative_l2(here, there))
     return found
 
 
