@@ -41,7 +41,9 @@ FORMAT, SCHEMA = "precflow-bundle", 1
 HEADER_FILE = "bundle.json"
 _LARGEST_HEADER = 64_000_000  # bytes
 _LARGEST_NAME = 65_536  # bytes of a member that gives the next one its long name or size; tarfile reads it as a whole
-_INSTANCE = re.compile(rf"(dump\.(reference|target)(@2)?|{re.escape(noise.NAME)})-[0-9a-f]+(-[0-9a-f]+)?")
+_INSTANCE = re.compile(
+    rf"(dump\.(reference|target)(@2)?|({'|'.join(sorted(FORGONE))})\.(reference|target))-[0-9a-f]+(-[0-9a-f]+)?"
+)
 _RECIPE = re.compile(r"[\w@+-][\w.@+-]*(/[\w@+-][\w.@+-]*)*")
 _PIECE = 1 << 20
 _ANOTHER = "bundle it again where it was made, or copy the file again"
