@@ -125,13 +125,15 @@ class Tracer:
     def find_other_data(self, node: CallNode) -> str:
         """Return the input of a forward call, such as ``input 1``, whose whole numbers differ though no call before it fails.
 
-        It comes from the script, as labels do, perhaps through movement that one side alone makes. A floating one may have been
-        computed there, by a cast say, and differ by rounding. ``""`` if there is none.
+        It comes from the script, as labels do, perhaps through movement that one side alone makes; what another call computed
+        on the target is no data. A floating one may have been computed there, by a cast say, and differ by rounding. ``""`` if
+        there is none.
         """
         for edge in node.edges:
             if node.call.phase == FORWARD and not edge.record.weight and not is_floating(edge.record.dtype):
                 other = self._target.get(edge.record.identity)
-                if other is not None and other.content and edge.record.content and other.content != edge.record.content:
+                differs = other is not None and other.content and edge.record.content and other.content != edge.record.content
+                if differs and not self.inputs.is_computed_elsewhere(edge.record):
                     return f"input {edge.record.index}"
         return ""
 

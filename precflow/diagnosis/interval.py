@@ -23,6 +23,7 @@ from precflow.agent.contract import BACKWARD, GRADIENT, OUTPUT, Identity
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey, list_read_inputs
+from precflow.dumps.dtypes import FLOATS
 from precflow.dumps.records import Call, Record
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
@@ -118,13 +119,42 @@ class OwnInputs:
         """Return where the error of a call starts if one of its own inputs is over its limit; ``None`` if none is."""
         for record, sources in self._list_inputs(node):
             judged = self._find_status(record, sources)
-            if judged.status in MISALIGNED_STATUSES:
+            edges = self._target_edges.get(record.identity, ())
+            if judged.status in MISALIGNED_STATUSES or self._is_chosen_alone(record, sources, edges):
                 after: list[CallNode] = []
                 here = self._walk_back(self._nodes, sources, after)
-                edges = self._target_edges.get(record.identity, ())
-                there = self._walk_back(self._target_nodes, [source for source in edges if source is not None], [])
-                return Interval(record, judged.ratio, node, _name_calls(after), here, there)
+                there = self._walk_back(self._target_nodes, edges, [])
+                # A call that one side alone makes explains the difference; movement that both sides make does not.
+                alone = [tuple(filter(self._is_alone, nodes)) for nodes in (here, there)]
+                here, there = alone if any(alone) else (here, there)
+                return Interval(record, max(judged.ratio, 1.0), node, _name_calls(after), here, there)
         return None
+
+    def is_computed_elsewhere(self, record: Record) -> bool:
+        """Tell whether an input of the target was computed by a call that did not make it on the reference."""
+        keys = self._target_edges.get(record.identity, ())
+        makers = [(self._target_nodes[key].call, index) for key, index in keys]
+        made = {output.identity for call, index in makers for output in call.outputs if output.index == index}
+        edges = [edge for node in self._nodes.values() for edge in node.edges if edge.record is record]
+        own = {
+            output.identity
+            for edge in edges
+            if edge.source is not None
+            for output in self._nodes[edge.source[0]].call.outputs
+            if output.index == edge.source[1]
+        }
+        return bool(made) and not made & own and not any(call.movement for call, _ in makers)
+
+    def _is_chosen_alone(self, record: Record, sources: Sequence[OutputKey], edges: Sequence[OutputKey]) -> bool:
+        """Tell whether an input of whole or truth values differs, and a call made it on one side that the other does not make.
+
+        Such values are not judged by a limit: a router that drops tokens takes another mask, and what reads it is innocent.
+        """
+        other = self._records.get(record.identity)
+        if other is None or {record.dtype, other.dtype} & {*FLOATS} or not (record.content and other.content):
+            return False
+        makers = (*(self._nodes[key] for key, _ in sources), *(self._target_nodes[key] for key, _ in edges))
+        return record.content != other.content and any(map(self._is_alone, makers))
 
     def find_inside(self, module: CallNode, record: Record) -> Interval | None:
         """Return what lies before a module's output if calls without a partner ran inside it; ``None`` if none did.
@@ -154,7 +184,12 @@ class OwnInputs:
         return []
 
     def find_wrong_movement(self, interval: Interval) -> CallNode | None:
-        """Return the data movement in an interval whose inputs agree, so that it is the one that changed values."""
+        """Return the data movement in an interval whose inputs agree, so that it is the one that changed values.
+
+        ``None`` where a call lies in between that one side alone makes: what changed the values is that call first of all.
+        """
+        if any(map(self._is_alone, (*interval.reference, *interval.target))):
+            return None
         for node in reversed(interval.reference):  # the last one first: what is before it may be right
             if node.call.movement and self.find_interval(node) is None:
                 return node
@@ -223,9 +258,15 @@ class OwnInputs:
                 continue
             between[key] = node
             waiting += [edge.source[0] for edge in node.edges if edge.source is not None and not edge.guessed]
-        ordered = [between[key] for key in sorted(between)]
-        alone = [node for node in ordered if self._has_status(node, _ALONE)]
-        return tuple(alone or ordered)
+        return tuple(between[key] for key in sorted(between))
+
+    def _is_alone(self, node: CallNode) -> bool:
+        """Tell whether the other side makes no such call; movement is not judged, so that its status does not say it."""
+        if self._has_status(node, _ALONE):
+            return True
+        outputs = [record.identity for record in node.call.outputs]
+        known = [identity in self._records and identity in self._references for identity in outputs]
+        return bool(outputs) and not any(known)
 
     def _was_compared(self, node: CallNode) -> bool:
         texts = [record.text for record in node.call.outputs]
@@ -242,6 +283,11 @@ class OwnInputs:
     def _target_nodes(self) -> Mapping[CallKey, CallNode]:
         """The target's own graph; made at the first input that differs, because most runs have none."""
         return build_graph(self._target_calls)
+
+    @functools.cached_property
+    def _references(self) -> frozenset[Identity]:
+        """Every output of the reference."""
+        return frozenset(record.identity for node in self._nodes.values() for record in node.call.outputs)
 
     @functools.cached_property
     def _target_edges(self) -> Mapping[Identity, Sequence[OutputKey]]:

@@ -337,8 +337,11 @@ def _make_interval_suspect(node: CallNode, record: str, ratio: float, interval: 
 
 
 def _describe_interval(suspect: Suspect, interval: Interval) -> Suspect:
+    """Return a suspect with what lies in between; where that is on one side alone, with the line of the last such call."""
+    sides = [nodes for nodes in (interval.reference, interval.target) if nodes]
     return replace(
         suspect,
+        site=sides[0][-1].call.site if len(sides) == 1 else suspect.site,
         after=interval.after,
         between_reference=list_names(interval.reference),
         between_target=list_names(interval.target),

@@ -191,3 +191,43 @@ def test_the_gradients_of_a_first_layer_inherit_what_arrived_at_its_backward(fir
     assert "input 0 of fc" in region.suspects[0].why
     assert "does not agree" in region.suspects[0].why
     assert region.roles["fc/gradient.output.bias"] == "inherits"
+
+
+def test_a_write_that_the_target_alone_makes_is_named_and_not_the_movement_behind_it(hand_made, judge_calls):
+    """A row of a cache is set to zero between ``cat`` and attention; data movement is not judged, so only pairing shows it."""
+
+    def make(*, writes):
+        dump = hand_made()
+        keys = dump.operator("attn", "cat", {"content": "ids"}, content="keys", movement=True)
+        if writes:
+            keys = dump.operator("attn", "setitem", keys, content="written", movement=True)
+            dump.made[-1] = msgspec.structs.replace(dump.made[-1], site="cache.py:9 in forward")
+        moved = dump.operator("attn", "transpose", keys, content=keys.outputs[0].content, movement=True)
+        dump.operator("attn", "matmul", moved, content=f"mixed {writes}")
+        dump.module("attn", {"content": "ids"}, content=f"mixed {writes}")
+        return dump
+
+    failing = {"attn / matmul": "fail", "attn": "fail"}
+    region = locate(make(writes=False), make(writes=True), judge_calls, failing, equal=["attn / cat"])
+    (suspect,) = region.suspects
+    assert (suspect.name, suspect.between_reference, suspect.between_target) == ("attn", (), ("attn / setitem",))
+    assert suspect.site == "cache.py:9 in forward"
+    assert suspect.why.endswith("in between: on the target attn / setitem")
+    assert "transpose" not in suspect.why
+
+
+def test_who_reads_a_mask_that_the_target_alone_changes_is_innocent(hand_made, judge_calls):
+    """A router that drops tokens: truth values have no limit, and ``where`` was said to be given other labels, certain."""
+
+    def make(*, drops):
+        dump = hand_made()
+        mask = dump.operator("router", "eq", {"content": "ids"}, content="chosen", dtype="bool")
+        if drops:
+            mask = dump.operator("router", "bitwise_and", mask, content="fewer", dtype="bool")
+        dump.operator("router", "where", mask, content=f"rows {drops}", dtype="int64")
+        dump.module("router", {"content": "ids"}, content=f"out {drops}")
+        return dump
+
+    region = locate(make(drops=False), make(drops=True), judge_calls, {"router / where": "shape", "router": "fail"})
+    (suspect,) = region.suspects
+    assert (suspect.name, suspect.between_target, suspect.outside) == ("router", ("router / bitwise_and",), "")

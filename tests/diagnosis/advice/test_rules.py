@@ -162,6 +162,7 @@ PERMUTED = {
     "rearranged_share": 0.999,
     "rearranged_exact": True,
 }
+BETWEEN = {"between_target": ["attn / sdpa"], "after": ["norm / layer_norm"]}
 ROWS_READ = {"rows_read": "row 7 in place of row 0", "operator": "embedding"}
 PAIRED = {
     "rearranged": "halves interleaved (pairs in place of halves) along the last axis",
@@ -283,8 +284,10 @@ TABLE = [
     ("PF203", {"arguments_different": ["eps: 1 / 2"]}, {}),
     ("PF204", {"unpaired_count": 1, "unpaired_target": ["a / rope"]}, {"unpaired_count": 1, "damage": ["torn"]}),
     ("PF205", {"wired_differently": ["its input 0 comes from a"], "introduced_fault": False}, {"introduced_fault": False}),
-    ("PF207", {"between_target": ["attn / sdpa"], "after": ["norm / layer_norm"]}, {"after": []}),
-    ("PF207", {"between_target": ["attn / sdpa"]}, {"between_target": ["a / dropout"], "drawn_between": ["a / dropout"]}),
+    ("PF207", {**BETWEEN, "between_reference": ["attn / softmax"]}, BETWEEN),
+    ("PF207", {**BETWEEN, "between_reference": ["a / add"]}, {"between_target": ["a / add"], "drawn_between": ["a / add"]}),
+    ("PF234", BETWEEN, {**BETWEEN, "between_reference": ["attn / softmax"]}),
+    ("PF234", {"between_reference": ["a / mul"]}, {"between_target": ["a / dropout"], "drawn_between": ["a / dropout"]}),
     ("PF217", variant("no_weight"), variant("not_centred")),
     ("PF218", variant("unbiased_variance"), variant("unbiased_variance", **{**EPSILON, "epsilon_share": 0.9999})),
     ("PF219", ARGUMENT, {**ARGUMENT, "argument_values": []}),
