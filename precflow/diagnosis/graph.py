@@ -29,6 +29,7 @@ class _SeenOutputs:
     outputs: set[OutputKey] = field(default_factory=set)
     by_content: dict[tuple[int, str], list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
     by_shape: dict[tuple[int, str, tuple[int, ...]], list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
+    of_step: dict[tuple[int, str], OutputKey] = field(default_factory=dict)  # step and content -> the last one of any rank
 
     def add(self, key: CallKey, call: Call) -> None:
         """Remember the outputs of a call."""
@@ -38,6 +39,8 @@ class _SeenOutputs:
             self.by_shape[call.rank, call.phase, record.shape].append(output)
             if record.known and math.prod(record.shape) > 1:  # single numbers are often equal by chance
                 self.by_content[call.rank, record.known].append(output)
+                if record.content:  # marks of two ranks are not compared
+                    self.of_step[call.step, record.content] = output
 
 
 def build_graph(calls: Iterable[Call], *, outside: frozenset[str] = frozenset()) -> dict[CallKey, CallNode]:
@@ -136,14 +139,21 @@ def _find_edges(call: Call, start: CallKey, seen: _SeenOutputs, outside: frozens
 
 
 def _find_source(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKey | None:
-    """Return the output that an input was recorded to come from, else the latest one with the same content."""
+    """Return the output that an input was recorded to come from, else the latest one with the same content.
+
+    Of another rank if this one has none: a stage of a pipeline receives its input before its step begins, and so unrecorded.
+    """
     if record.source is not None:
         rank, step, _ = start
         order, index = record.source
         output = ((rank, step, order), index)
         if output in seen.outputs and output[0] < start:
             return output
-    return None if record.weight else _find_latest(seen.by_content.get((start[0], record.known), []), start)
+    if record.weight:
+        return None
+    own = _find_latest(seen.by_content.get((start[0], record.known), []), start)
+    other = seen.of_step.get((start[1], record.content)) if own is None and record.content else None
+    return other if other is not None and other[0][0] != start[0] else own
 
 
 def _find_latest(outputs: list[OutputKey], start: CallKey) -> OutputKey | None:

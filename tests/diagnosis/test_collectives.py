@@ -111,3 +111,14 @@ def test_a_collective_is_missing_unless_what_it_carries_goes_another_way(hand_ma
     assert describe_lone([lone, lone]) == ["all_reduce of the gradients of b.0"]
     assert find_lone(sides[1].calls(), sides[0].calls()) == []
     assert find_lone(sides[0].calls(), sides[0].calls()) == []
+
+
+def test_what_a_stage_of_a_pipeline_was_sent_comes_from_the_other_rank(hand_made, judge_calls):
+    """It was received before the step began: only its bits tell."""
+    dump = hand_made()
+    linear = dump.operator("first", "linear", {"content": "x"}, rank=0)
+    dump.operator("first", "mul", {"content": "y"}, rank=0, content=None)
+    dump.operator("second", "tanh", {"content": linear.outputs[0].content}, rank=1)
+    names = ("linear@0", "tanh@1")
+    assert suspects(dump, judge_calls, *names) == [("first / linear", "on rank 0")]
+    assert suspects(dump, judge_calls, "mul@0", "tanh@1") == [("first / mul", "on rank 0"), ("second / tanh", "on rank 1")]
