@@ -14,7 +14,7 @@ Inputs are compared by their bits first. Those that differ are of four kinds:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow import keys
+from precflow.agent.contract import BACKWARD, MODULE
 from precflow.dumps.dtypes import NUMPY_DTYPES, Array, is_floating, name_of
 from precflow.dumps.header import ContentEntries, ContentEntry
-from precflow.dumps.origins import Origins, parse_name
+from precflow.dumps.origins import InputName, Origins, parse_name
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
@@ -38,7 +39,7 @@ _HALVES = ("bfloat16", "float16")
 _COARSE = frozenset({*_HALVES, "float8_e4m3fn", "float8_e5m2"})
 _MOST_VALUES = 4  # that are shown of an input; of a larger one it is how far the sides are apart
 
-DATA, CHOICE, ELSEWHERE = "data", "choice", "elsewhere"
+DATA, CHOICE, ELSEWHERE, CALLS = "data", "choice", "elsewhere", "calls"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class DifferentInput:
     Attributes:
         name: Its name in the header, the reference's if it has it.
         kind: ``data``: it is not known to come from the model; ``choice``: the model chose it, and no record leads there;
-            ``elsewhere``: the model made it in another call than on the reference.
+            ``elsewhere``: the model made it in another call than on the reference; ``calls``: one side has further calls of
+            its models in that step, and all others are given the same.
         words: How it differs, such as ``955.182 (float32) / 956 (bfloat16)``; ``""`` if no values were kept.
         dtype: Element type on the reference, else on the target.
         shape: Sizes on the reference, else on the target.
@@ -108,6 +110,7 @@ def compare_given(reference: Dump, target: Dump) -> Given:
     if here == there:
         return Given(there)
     sides = _Sides(reference, target)
+    further = _find_further_calls(here, there)
     different: list[DifferentInput] = []
     made: list[str] = []
     retyped: list[str] = []
@@ -115,6 +118,13 @@ def compare_given(reference: Dump, target: Dump) -> Given:
     for name in [*here, *(name for name in there if name not in here)]:
         one, two = here.get(name), there.get(name)
         if one == two:
+            continue
+        parts = parse_name(name)
+        if parts is not None and (parts.rank, parts.step) in further:
+            words = _describe_further_calls((reference, target), parts, *further[parts.rank, parts.step])
+            alone = one or two
+            assert alone is not None
+            different.append(DifferentInput(name, CALLS, words, alone.dtype, alone.shape))
             continue
         if one is None or two is None:
             alone = one or two
@@ -227,6 +237,53 @@ def _rename(here: Mapping[str, ContentEntry], there: Mapping[str, ContentEntry])
         if len(set(names.values())) == len(names):
             renamed = {names.get(name, name): entry for name, entry in renamed.items()}
     return renamed
+
+
+def _find_further_calls(
+    here: Mapping[str, ContentEntry], there: Mapping[str, ContentEntry]
+) -> dict[tuple[int, int], tuple[int, list[int]]]:
+    """Return rank and step in which one side has further calls of its models -> which side, and the numbers of these calls.
+
+    All calls of the other side have a partner there that is given the same, in the same order.
+    """
+    sides = [_group_by_call(entries) for entries in (here, there)]
+    found: dict[tuple[int, int], tuple[int, list[int]]] = {}
+    for place in sides[0].keys() & sides[1].keys():
+        calls = [side[place] for side in sides]
+        longer = int(len(calls[1]) > len(calls[0]))
+        left = list(calls[1 - longer])
+        further = []
+        for number, given in enumerate(calls[longer]):
+            if left and left[0] == given:
+                left.pop(0)
+            else:
+                further.append(number)
+        if further and not left:
+            found[place] = longer, further
+    return found
+
+
+def _group_by_call(entries: Mapping[str, ContentEntry]) -> dict[tuple[int, int], list[dict[str, str]]]:
+    """Return rank and step -> what each call of a model was given, by content."""
+    calls: dict[tuple[int, int], dict[int, dict[str, str]]] = {}
+    for name, entry in entries.items():
+        parts = parse_name(name)
+        if parts is not None:
+            calls.setdefault((parts.rank, parts.step), {}).setdefault(parts.call, {})[parts.path] = entry.content
+    return {place: [by_number[number] for number in sorted(by_number)] for place, by_number in calls.items()}
+
+
+def _describe_further_calls(dumps: tuple[Dump, Dump], parts: InputName, side: int, numbers: Sequence[int]) -> str:
+    """Say which calls one side makes more, and whether a gradient goes through them."""
+    backward = {
+        call.call
+        for call in dumps[side].calls(step=parts.step, rank=parts.rank)
+        if call.phase == BACKWARD and call.level == MODULE
+    }
+    without = ", without a gradient" if backward and not backward & set(numbers) else ""
+    listed = ", ".join(map(str, numbers))
+    one = "call" if len(numbers) == 1 else "calls"
+    return f"only the {('reference', 'target')[side]} has {one} {listed} of step {parts.step}{without}"
 
 
 def _is_of(name: str, place: tuple[int, int, int]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow.agent.contract import CHECKED
-from precflow.dumps.batches import CHOICE, ELSEWHERE, Given
+from precflow.dumps.batches import CALLS, CHOICE, ELSEWHERE, Given
 from precflow.dumps.header import ContentEntries, Header
 
 _SHOWN = 5
@@ -85,17 +85,18 @@ def _describe_batches(reference: ContentEntries, target: ContentEntries) -> str:
     return f"the sides were fed different batches from step {first} on: {', '.join(shown)}"
 
 
-def describe_parting(given: Given) -> str:
-    """Say from where on the models of both sides were given other data."""
+def describe_parting(given: Given, *, compared: bool = True) -> str:
+    """Say from where on the models of both sides were given other data, and whether what came before is compared."""
     start = given.start
     assert start is not None
     what = {
         CHOICE: "each side's model is given what it chose itself",
         ELSEWHERE: "the sides' models are given outputs of other calls",
+        CALLS: "one side calls its model more often",
     }.get(start.kind, "the sides' models are given other data")
     words = f": {start.words}" if start.words else ""
     more = f"; {len(given.different) - 1} more" if len(given.different) > 1 else ""
-    return f"{what} from {start.name} on{words}{more}; only what came before is compared"
+    return f"{what} from {start.name} on{words}{more}" + "; only what came before is compared" * compared
 
 
 def describe_given(given: Given) -> tuple[str, ...]:

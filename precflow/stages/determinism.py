@@ -12,6 +12,7 @@ from typing import Any
 
 from precflow.agent.contract import ROOT_MODULE
 from precflow.config.schema import plain
+from precflow.dumps.batches import DATA
 from precflow.dumps.header import describe_comparison
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.paired import see_through_rules
@@ -86,9 +87,12 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
     """
     both_sealed = reference.sealed and target.sealed  # an unsealed dump has no header, so there is nothing to compare
     given, parted = find_given(target), is_cut(target)
-    checked = [what for what in same if not (parted and what == INPUTS)]
+    # Inputs that differ for another reason than other data have words of their own.
+    is_told = parted or (given.start is not None and given.start.kind != DATA and INPUTS in same)
+    blockers = find_blockers(reference.header, target.header, [what for what in same if not (is_told and what == INPUTS)])
+    blockers += [describe_parting(given, compared=False)] if is_told and not parted else []
     return Reproduction(
-        blockers=tuple(find_blockers(reference.header, target.header, checked)) if both_sealed else (),
+        blockers=tuple(blockers) if both_sealed else (),
         incomplete=(*_find_incomplete("reference", reference), *_find_incomplete("target", target)),
         unrepeatable=(*_find_unrepeatable("reference", reference), *_find_unrepeatable("target", target)),
         unseen=(*_find_unseen("reference", reference), *_find_unseen("target", target)),

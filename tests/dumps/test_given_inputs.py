@@ -255,3 +255,22 @@ def test_a_fault_before_other_data_is_the_part_that_is_guilty(tmp_path, fault, s
         dumps.append(Dump.open(tmp_path / side))
     found = {state.name: state.state for state in compare_dumps(*dumps, command="").phases}
     assert (found["data"], found["forward"]) == states
+
+
+def test_a_further_forward_is_no_other_batch(tmp_path):
+    dumps = []
+    for side in ("reference", "target"):
+        model = Decoder()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with precflow.capture(model, tmp_path / side, optimizer=optimizer, level="module") as recording:
+            if side == "target":
+                with torch.no_grad():
+                    model(torch.tensor([[1, 2]]))
+            model(torch.tensor([[3, 17, 5]])).square().mean().backward()
+            optimizer.step()
+            recording.step()
+        dumps.append(Dump.open(tmp_path / side))
+    model = compare_dumps(*dumps, command="")
+    assert (model.verdict.verdict, rules(model)) == ("inconclusive", ["PF409", "PF115"])
+    assert "only the target has call 0 of step 0, without a gradient" in model.findings[0].title
+    assert model.verdict.reasons[0].startswith("one side calls its model more often from step0.ids on")

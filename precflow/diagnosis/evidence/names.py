@@ -73,7 +73,7 @@ _RUN = {
     ),
     "first_input_is": EvidenceName(
         "kind of the first difference",
-        "data: other data; choice: chosen by the model before; elsewhere: made by another call of the model.",
+        "data: other data; choice: chosen by the model before; elsewhere: made by another call of it; calls: further calls.",
     ),
     "inputs_chosen": EvidenceName("inputs that the model chose", "Up to five names; no record leads from the choice to them."),
     "inputs_from_elsewhere": EvidenceName(

@@ -493,6 +493,7 @@ TABLE = [
     ("PF401", {"weights_different": ["a.weight"], "weights_different_count": 1}, {}),
     ("PF402", {"inputs_different": ["input_ids"], "inputs_different_count": 1}, {}),
     ("PF407", {**OTHER_INPUT, "first_input_is": "elsewhere", "inputs_from_elsewhere": ["rank1.step1.x"]}, OTHER_INPUT),
+    ("PF409", {**OTHER_INPUT, "first_input_is": "calls", "input_words": "only the target has call 0 of step 0"}, OTHER_INPUT),
     ("PF408", {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step0.call1.ids"]}, OTHER_INPUT),
     ("PF402", OTHER_INPUT, {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step1.timestep"]}),
     ("PF405", {"other_weight": "ema.weight", "introduced_fault": False}, {"introduced_fault": False}),
