@@ -15,7 +15,7 @@ def find_other_amounts(reference: Header, target: Header) -> list[str]:
     """Return what one side made more of than the other, in words with both numbers; empty if they made as much.
 
     Nothing is said of sides with another number of ranks, which share the work otherwise, of different kinds of workload, and
-    after a gradient scaler has skipped other steps, since steps are no longer the same iterations then.
+    after a gradient scaler has skipped other steps in a way that makes steps other iterations.
 
     Args:
         reference: Header of the reference's dump.
@@ -23,7 +23,8 @@ def find_other_amounts(reference: Header, target: Header) -> list[str]:
     """
     if len(reference.ran) != len(target.ran) or bool(reference.script) != bool(target.script):
         return []
-    if reference.script.get("skipped", []) != target.script.get("skipped", []):
+    merged = [header.script.get("merged", header.script.get("skipped", [])) for header in (reference, target)]
+    if merged[0] != merged[1]:
         return []
     ends = {max(header.capture.get("step") or (0,)) for header in (reference, target)}
     found = []

@@ -346,6 +346,7 @@ class ScriptDump:
             "steps": watcher.steps.finished,
             "micro_batches": list_runs(watcher.steps.micro_batches),
             "skipped": watcher.steps.skipped,
+            "merged": watcher.steps.merged,
             "evaluations": watcher.evaluations,
             "models": [model.title for model in watcher.models],
             "batches": None if self._batches is None else self._batches.describe(),

@@ -14,20 +14,24 @@ from precflow.agent.capture.torch_functions import leave_mode
 class Losses(TorchFunctionMode):
     """A function mode that reads each tensor that ``backward`` is called on.
 
-    A loss that a gradient scaler has multiplied is read as it is then.
-
     Args:
         quiet: Held while a value is read, so that this is not recorded.
         check: Called with each such tensor.
+        find_scale: Returns what a gradient scaler has multiplied the loss by, which is taken off again.
 
     Attributes:
         values: One number for each call.
     """
 
-    def __init__(self, quiet: ContextManager[Any], check: Callable[[torch.Tensor], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        quiet: ContextManager[Any],
+        check: Callable[[torch.Tensor], None] = lambda _: None,
+        find_scale: Callable[[torch.Tensor], float] = lambda _: 1.0,
+    ) -> None:
         super().__init__()
         self.values: List[float] = []
-        self._quiet, self._check = quiet, check
+        self._quiet, self._check, self._find_scale = quiet, check, find_scale
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None
@@ -37,7 +41,7 @@ class Losses(TorchFunctionMode):
             with self._quiet:
                 self._check(args[0])
                 number = args[0].detach()
-                self.values.append(math.nan if number.is_meta else float(number))
+                self.values.append(math.nan if number.is_meta else float(number) / self._find_scale(args[0]))
         return func(*args, **(kwargs or {}))
 
     def start(self) -> None:

@@ -37,6 +37,7 @@ from precflow.agent.contract import join_names
 from precflow.agent.script.launch import Stopper
 from precflow.agent.script.losses import Losses
 from precflow.agent.script.models import Model, Models, describe_parameter, is_stepped, is_trained, list_held
+from precflow.agent.script.scalers import Scalers
 from precflow.agent.script.steps import Steps
 from precflow.agent.session import determinism, workload_model
 
@@ -145,6 +146,7 @@ class Watcher:
         self._calls = 0  # of models in this step, where their inputs are hashed
         self._exchanged = 0  # the same, where batches are kept or replaced
         self._optimizer_calls = 0  # from the beginning of the script
+        self._scalers = Scalers()
         self._depth = 0  # optimizers that call other optimizers
         self._in_closure = False
         self._is_sealed = False  # the script was asked to end
@@ -187,6 +189,7 @@ class Watcher:
         if not self._in_closure:
             self._depth = 0  # an optimizer that raised was never seen to end
         model = self._find_model(module, frame)
+        self._end_skipped_step()
         self._stop_if_done()
         self._note_dropouts(model)
         is_evaluation = self._is_evaluation(module, model)
@@ -310,6 +313,8 @@ class Watcher:
         """Begin the step that ``steps`` has just counted."""
         self._end_step()
         number, self._calls, self._exchanged = self.steps.number, 0, 0
+        with self._quietly():
+            self._scalers.find() if number <= 1 else self._scalers.begin_step()  # some are made after the first forward
         if self._batches is not None:
             self._batches.begin_step()
         if self._listener is not None:
@@ -326,10 +331,25 @@ class Watcher:
             if model.name in self._seen and is_trained(model.top):
                 self._recorder.add_parameters(model.top, model.name)
         check = {} if self._batches is None else {"check": self._batches.check_loss}
-        losses = Losses(self._recorder.without_recording(), **check)
+        losses = Losses(self._recorder.without_recording(), find_scale=self._scalers.find_scale, **check)
         self._step.callback(self._note_loss, losses)
         losses.start()
         self._step.callback(losses.stop)
+
+    def _end_skipped_step(self) -> None:
+        """End a step that a gradient scaler has skipped, when the next iteration begins."""
+        if not self.steps.awaits_optimizer:
+            return
+        with self._quietly():
+            skipped = self._scalers.have_skipped()
+        if skipped:
+            self.steps.skip()
+            if self._recording is not None:
+                self._end_recording()
+
+    def _quietly(self) -> ContextManager[Any]:
+        """Return what is held while the watcher computes with tensors of the script."""
+        return ExitStack() if self._recorder is None else self._recorder.without_recording()
 
     def _note_loss(self, losses: Losses) -> None:
         if losses.values and self._recording is not None:

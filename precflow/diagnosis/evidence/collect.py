@@ -16,6 +16,7 @@ from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import communication, inputs, loss_rows, operator_families, run, suspect, training
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
+from precflow.diagnosis.evidence.overflows.skipped_steps import list_noted
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.suspect import find_different_arguments
 from precflow.diagnosis.evidence.tensors import ObservedCall, Readable, observe
@@ -107,7 +108,11 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     shown = next((number for number, one in enumerate(observed) if repro and write_repro(one, repro)), None)
     headers, same = (reference.header, target.header), config.environment.same
     traces = None if blockers else overflow.trace_sides(reference, target, measures)
-    skipped = skipped_steps.NOTHING if traces is None else skipped_steps.find_skipped_steps(*traces)
+    skipped = (
+        skipped_steps.NOTHING
+        if traces is None
+        else skipped_steps.find_skipped_steps(*traces, noted=(list_noted(reference.header), list_noted(target.header)))
+    )
     is_explained = explain_missing(still)
     # Records of a step that one side skipped, or of a parameter that it does not train, are missing for a known reason: they
     # have a finding of their own.

@@ -25,7 +25,7 @@ from precflow.agent.contract import (
 )
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.evidence.overflows.overflow import trace_sides
-from precflow.diagnosis.evidence.overflows.skipped_steps import find_skipped_steps
+from precflow.diagnosis.evidence.overflows.skipped_steps import find_skipped_steps, list_noted
 from precflow.diagnosis.evidence.tensors import Readable
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.dumps.dtypes import FLOATS, float_facts
@@ -106,7 +106,9 @@ def find_still_parameters(reference: Readable, target: Readable, measures: Seque
     if not found:
         return []
     runs = {"reference": _list_running(reference), "target": _list_running(target)}
-    skipped = find_skipped_steps(*trace_sides(reference, target, measures))
+    skipped = find_skipped_steps(
+        *trace_sides(reference, target, measures), noted=(list_noted(reference.header), list_noted(target.header))
+    )
     left_out = {"reference": skipped.reference, "target": skipped.target}
 
     def is_own(one: StillParameter) -> bool:

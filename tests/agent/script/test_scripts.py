@@ -5,6 +5,7 @@ import collections
 import pytest
 
 from precflow.environment.amounts import find_other_amounts
+from precflow.stages.two_dumps import compare_dumps
 
 PHASES = {"forward", "backward", "gradient", "optimizer"}
 NET = ["", "blocks.0", "first", "last"]  # some modules of the net
@@ -20,7 +21,8 @@ def case(name, *words, steps, micro=((0, 1),), modules=NET, needs="", **more):
 CASES = [
     case("plain.py", steps=4, evaluations=4, calls={"": 6}),
     case("accumulate.py", steps=4, micro=((0, 2),)),
-    case("scaled.py", steps=4, micro=((0, 1), (1, 2), (2, 1)), skipped=[1]),
+    case("scaled.py", steps=5, skipped=[1]),
+    case("scaled.py", "fine", steps=5),
     case("checkpointed.py", "kept", steps=4),
     case("checkpointed.py", "reentrant", steps=4),
     case(
@@ -94,6 +96,18 @@ def test_a_script_keeps_its_bits_and_its_steps_are_recorded(
 
 def micro_batches(runs, steps):
     return [max(run for run in runs if run[0] <= step)[1] for step in range(steps)]
+
+
+def test_a_step_that_a_scaler_skips_on_one_side_is_told_as_that(watched_once):
+    reference, target = watched_once("scaled.py", "fine").dump, watched_once("scaled.py").dump
+    assert all(0.5 < loss < 5 for loss in reference.header.losses), "the loss scale of 1024 is taken off"
+    model = compare_dumps(reference, target, command="")
+    assert model.verdict.verdict != "aligned"
+    assert not any("different" in reason for reason in model.verdict.reasons)
+    first = model.findings[0]
+    assert (first.rule, first.certainty) == ("PF507", "certain")
+    assert first.title.startswith("The target skips the optimizer's step 1")
+    assert "PF402" not in {finding.rule for finding in model.findings}
 
 
 @pytest.mark.parametrize("name", ["plain.py", "accumulate.py", "adversarial.py", "closures.py"])

@@ -7,11 +7,12 @@ only one side skips is not a missing record but the trace of an overflow before 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, parse_identity
+from precflow.dumps.header import Header
 from precflow.dumps.records import Call, Record
 
 StepKey = tuple[int, int]  # rank and step
@@ -64,20 +65,29 @@ class SkippedSteps:
 NOTHING = SkippedSteps()
 
 
-def find_skipped_steps(reference: CallsAndFiniteness, target: CallsAndFiniteness) -> SkippedSteps:
+def find_skipped_steps(
+    reference: CallsAndFiniteness, target: CallsAndFiniteness, noted: tuple[Collection[int], Collection[int]] = ((), ())
+) -> SkippedSteps:
     """Return the steps that a side skipped; none if no optimizer was recorded.
 
     Args:
         reference: What the reference recorded.
         target: What the target recorded.
+        noted: Steps that a scaler was seen to skip on the reference and on the target, whatever was recorded of them.
     """
-    (skipped_here, made_here), (skipped_there, made_there) = _split_steps(reference), _split_steps(target)
+    (skipped_here, made_here), (skipped_there, made_there) = map(_split_steps, (reference, target), noted)
     if not made_here | made_there:
         return NOTHING
     return SkippedSteps(skipped_here & made_there, skipped_there & made_here, skipped_here & skipped_there)
 
 
-def _split_steps(side: CallsAndFiniteness) -> tuple[frozenset[StepKey], frozenset[StepKey]]:
+def list_noted(header: Header) -> list[int]:
+    """Return the steps that a scaler was seen to skip in a script, without those that go on with the next iteration."""
+    merged = header.script.get("merged", header.script.get("skipped", []))
+    return [step for step in header.script.get("skipped", []) if step not in merged]
+
+
+def _split_steps(side: CallsAndFiniteness, noted: Collection[int]) -> tuple[frozenset[StepKey], frozenset[StepKey]]:
     """Return the steps that the optimizer skipped because of gradients that are not finite, and those that it made.
 
     A scaler does not call the optimizer then. An optimizer that looks for infinities itself (``fused=True``) is called all the
@@ -86,7 +96,7 @@ def _split_steps(side: CallsAndFiniteness) -> tuple[frozenset[StepKey], frozense
     phases: dict[StepKey, dict[str, list[Call]]] = defaultdict(lambda: defaultdict(list))
     for call in side.calls:
         phases[call.rank, call.step][call.phase].append(call)
-    broken = set()
+    broken = {key for key in phases if key[1] in noted}
     for key, calls in phases.items():
         # A scaler looks at the gradients of parameters; if none were recorded, those at modules tell the same.
         gradients = [*_outputs(calls[GRADIENT]), *(record for call in calls[OPTIMIZER] for record in call.inputs[:1])]
