@@ -31,6 +31,7 @@ from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
 from precflow.metrics import LIMITED
 
 Standards = str | Sequence[str] | None
+_STANDARD = "calibrated"  # that of every recipe; values have no noise floor, so that its fixed limits apply to them
 _NO_LIMITS = ("standards", "rules", "metrics")  # keys of a recipe's `tolerance` that are not limits, so not accepted here
 
 
@@ -92,7 +93,7 @@ class Comparison:
         return self.summary
 
 
-def assert_aligned(actual: Any, expected: Any, *, standard: Standards = "default", **limits: Any) -> None:
+def assert_aligned(actual: Any, expected: Any, *, standard: Standards = _STANDARD, **limits: Any) -> None:
     """Raise unless a value is aligned with the expected one; integers and booleans must be equal.
 
     Every entry needs its partner. ``1`` and ``"1"`` are two keys; the classes of two containers do not matter, but a dict is
@@ -126,20 +127,31 @@ def assert_aligned(actual: Any, expected: Any, *, standard: Standards = "default
 
 
 def compare(
-    reference: Any, target: Any, *, standard: Standards = "default", same: Sequence[str] = ("weights", "inputs"), **limits: Any
+    reference: Any,
+    target: Any,
+    *,
+    standard: Standards = _STANDARD,
+    same: Sequence[str] = ("weights", "inputs"),
+    evaluate: bool = True,
+    **limits: Any,
 ) -> Comparison:
     """Compare two dumps, given by their folders, or two values as in :func:`assert_aligned`; here the reference comes first.
+
+    Two dumps are compared and judged as by ``precflow compare`` and by the recipe ``compare_dumps``.
 
     Args:
         reference: A dump's folder (or ``RUN:reference``), a tensor, or nested tensors. Relative errors are relative to it.
         target: The same for the target.
         standard: As for :func:`assert_aligned`.
         same: What must be equal at the start of two dumps; ``()`` if weights or inputs differ on purpose.
+        evaluate: Compute calls of two dumps again in float64 where their tensors were kept. That starts a process with torch;
+            the summary says if it was left out or could not be done.
         limits: As for :func:`assert_aligned`.
 
     Raises:
         DumpError: There is no dump, or it cannot be read.
-        ConfigError: A standard or a limit is not known.
+        SideError: The process that computes calls again did not finish.
+        ConfigError: A standard or a limit is not known, or both folders are the same.
         TypeError: One side is a folder and the other is not, or an element type cannot be compared.
     """
     tolerance = build_tolerance(standard, limits)
@@ -155,7 +167,7 @@ def compare(
     from precflow.stages.two_dumps import compare_dumps
 
     left, right = (open_named_dump(os.fspath(folder)) for folder in (reference, target))
-    model = compare_dumps(left, right, command="", tolerance=tolerance, same=same)
+    model = compare_dumps(left, right, command="", tolerance=tolerance, same=same, evaluates=evaluate)
     return Comparison(
         verdict=model.verdict.verdict,
         reasons=model.verdict.reasons,

@@ -50,7 +50,7 @@ def test_a_library_is_imported_where_it_is_used(use, absent):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_rounding_passes_and_a_fault_does_not(dtype):
     assert_aligned(VALUES.to(dtype), VALUES)
-    with pytest.raises(AssertionError, match=r"value \(fail\): relative_l2 .* times its limit .* \(default\)"):
+    with pytest.raises(AssertionError, match=r"value \(fail\): relative_l2 .* times its limit .* \(calibrated\)"):
         assert_aligned((VALUES * 1.1).to(dtype), VALUES)
 
 
@@ -68,7 +68,7 @@ def test_a_plain_limit_is_one_more_condition():
     assert_aligned(VALUES * 1.005, VALUES, standard=None, relative_l2="1%")
     with pytest.raises(AssertionError, match=r"relative_l2 0\.005 is .* times its limit 0\.001 \(tolerance\)"):
         assert_aligned(VALUES * 1.005, VALUES, standard=None, relative_l2=0.001)
-    with pytest.raises(AssertionError, match=r"\(default\)"):  # the wide limit loosens no standard
+    with pytest.raises(AssertionError, match=r"\(calibrated\)"):  # the wide limit loosens no standard
         assert_aligned(VALUES * 1.005, VALUES, relative_l2="1%")
     with pytest.raises(AssertionError, match="cosine_similarity"):
         assert_aligned(-VALUES, VALUES, standard=None, cosine_similarity=0.9999)

@@ -63,6 +63,8 @@ GRADIENTS_FILE = "gradients.json"
 ALTERNATIVES_FILE = "alternatives.jsonl"
 OTHER_ARGUMENTS_FILE = "other_arguments.jsonl"
 _WITHOUT_TORCH = ("workload", "unsupported")  # what an agent calls it that this interpreter has no torch, or too old a one
+NOTHING_KEPT = "no call was computed again in float64: the dumps have no call with all of its tensors"
+LEFT_OUT = "no call was computed again in float64: that was left out"
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,10 @@ def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, R
     if curves.NAME in needs and not any(name.partition("@")[0] == "judge" for name in needs):
         return [], judge_curves_alone(curves.read_outcomes(needs)), Region()
     judge = latest(needs, "judge")
-    return read_judged(judge), read_verdict(judge), read_region(latest(needs, "localize"))
+    judged, verdict = read_judged(judge), read_verdict(judge)
+    if judged:  # without, a cause is missing that nobody had looked for
+        verdict = replace(verdict, warnings=(*verdict.warnings, LEFT_OUT))
+    return judged, verdict, read_region(latest(needs, "localize"))
 
 
 def read_introduced(needs: Mapping[str, Path]) -> list[IntroducedError]:
@@ -165,7 +170,7 @@ def _make_evaluation(job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
     write_value(folder / GRADIENTS_FILE, gradients)
     rest = f"; {skipped.not_whole} calls were not kept whole" if skipped.not_whole else ""
     note = skipped.trouble or f"{len(read_evaluated(folder))} outputs computed again in float64{rest}"
-    return StageResult(note=note, damaged=bool(skipped.trouble))  # once there is a torch, it is made
+    return StageResult(note=note, damaged=skipped.trouble not in {"", NOTHING_KEPT})  # once there is a torch, it is made
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -308,7 +313,7 @@ def evaluate_calls(
     skipped = Evaluation(written.left_out, written.not_whole)
     if not written.pairs:
         (folder / CALLS_FILE).unlink()
-        return skipped
+        return replace(skipped, trouble=NOTHING_KEPT)
     if holding:
         (folder / ERRORS_FILE).write_text(json.dumps(operator_standards.list_asked(holding)), encoding="utf-8")
     problem = _ask(evaluate, folder)

@@ -29,13 +29,13 @@ from precflow.judgement.verdicts import STATUSES, VERDICTS, AsIs, Judged, Verdic
 from precflow.stages import as_is, curves, noise
 from precflow.stages.artifacts import read_lines, read_once, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
-from precflow.stages.determinism import read_reproduction
-from precflow.stages.dump import open_dump
+from precflow.stages.determinism import Reproduction, read_reproduction
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.second_pass.passes import latest, newest, open_both, second
 
 JUDGED_FILE = "judged.jsonl"
 VERDICT_FILE = "verdict.json"
+_NOTHING_IN_THE_WAY = Reproduction()
 
 
 def read_judged(folder: Path) -> list[Judged]:
@@ -101,38 +101,63 @@ def _declare(job: Job) -> Mapping[str, Any]:
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     reproduction = read_reproduction(latest(needs, "determinism"))
     measures = read_measures(latest(needs, "compare"))
-    reference, target = open_dump(needs["dump.reference"]), open_dump(needs["dump.target"])
+    reference, target = open_both(needs, job)
+    judged, verdict = judge_pair(job, needs, reference, target, measures, reproduction)
+    verdict = replace(
+        verdict,
+        warnings=(*reproduction.given, *verdict.warnings),
+        changes=find_changes(reference.header, target.header),
+    )
     dtypes = find_dtypes(reference, target, measures)
-    evidence = open_both(needs, job)
+    verdict = _take_as_is(job, needs, verdict, list(zip(measures, judged, strict=True)), dtypes)
+    write_lines(folder / JUDGED_FILE, judged)
+    write_value(folder / VERDICT_FILE, verdict)
+    return StageResult(note=verdict.verdict)
+
+
+def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
+    job: Job,
+    needs: Mapping[str, Path],
+    reference: Dump | TwoPasses,
+    target: Dump | TwoPasses,
+    measures: Sequence[Measure],
+    reproduction: Reproduction = _NOTHING_IN_THE_WAY,
+) -> tuple[list[Judged], Verdict]:
+    """Judge the measures of two dumps: by this one function everywhere, so that a pair has one verdict.
+
+    Args:
+        job: Its recipe has the limits.
+        needs: Stages that have measured noise floors or curves are read, if they are among these.
+        reference: What the reference kept.
+        target: What the target kept, or a trial of it.
+        measures: Every pair of records, in order.
+        reproduction: What stands in the way of a verdict.
+    """
+    dtypes = find_dtypes(reference, target, measures)
     floors = noise.read_floors(needs)
-    judged, verdict = judge(
+    return judge(
         measures,
         job.config,
         reference_dtype=dtypes[0],
         target_dtype=dtypes[1],
         blockers=(
             *reproduction.gaps,
-            *(() if reproduction.blockers else find_other_averages(*evidence)),
+            *(() if reproduction.blockers else find_other_averages(reference, target)),
         ),
         amounts=reproduction.amounts,
         unrepeatable=reproduction.unrepeatable,
-        other_settings={} if reproduction.blockers else find_other_numbers(*evidence),
-        still={} if reproduction.blockers else describe_still(find_still_parameters(*evidence, measures)),
+        other_settings={} if reproduction.blockers else find_other_numbers(reference, target),
+        still={} if reproduction.blockers else describe_still(find_still_parameters(reference, target, measures)),
         second_pass=second("compare") in needs,
         today=_today(),
         folders=job.team.get("standard", ()),
         floors=floors,
         without_floors=_explain_missing_floors(job, needs),
         carried=find_carried(reference.calls()),
-        settle_choices=make_settler(*evidence, judge_inputs(job, needs, *evidence, dtypes), floors),
-        losses=(evidence[0].header.loss_of_step, evidence[1].header.loss_of_step),
+        settle_choices=make_settler(reference, target, judge_inputs(job, needs, reference, target, dtypes), floors),
+        losses=(reference.header.loss_of_step, target.header.loss_of_step),
         curves=curves.read_outcomes(needs),
     )
-    verdict = replace(verdict, changes=find_changes(reference.header, target.header))
-    verdict = _take_as_is(job, needs, verdict, list(zip(measures, judged, strict=True)), dtypes)
-    write_lines(folder / JUDGED_FILE, judged)
-    write_value(folder / VERDICT_FILE, verdict)
-    return StageResult(note=verdict.verdict)
 
 
 def _take_as_is(
@@ -193,7 +218,8 @@ def _explain_missing_floors(job: Job, needs: Mapping[str, Path]) -> str:
     if noise.NAME in needs:
         return noise.explain_missing(needs[noise.NAME])
     if job.config.reference.dump:
-        return "the reference is a given dump"
+        both = "two given dumps have none, a run of the recipe measures it"
+        return both if job.config.target.dump else "the reference is a given dump"
     return "the store has none of this reference" if noise.is_planned(job.config) else "stages leaves noise out"
 
 

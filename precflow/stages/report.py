@@ -75,14 +75,21 @@ def _declare(job: Job) -> Mapping[str, Any]:
     }
 
 
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+def gather_model(job: Job, needs: Mapping[str, Path], *, detailed: bool = True) -> ReportModel:
+    """Return everything that a report shows of a comparison, from the results of the stages before.
+
+    Args:
+        job: The run.
+        needs: Folders of those stages by name.
+        detailed: With the worst records in full, whose tensors are read for it.
+    """
     judged, verdict, region = introduced.read_conclusion(needs)
     outcomes = whatif.read_outcomes(needs)
     findings = apply_outcomes(read_findings(needs["advise"]), outcomes)
     dumps = (open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]))
     sides = see_through_rules(*dumps, job.config.pairing.rules, job.config.environment.same)
     measures = read_measures(latest(needs, "compare"))
-    model = build_model(
+    return build_model(
         *sides,
         measures=measures,
         judged=judged,
@@ -106,8 +113,12 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         run=job.run,
         stages=[StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages],
         recipe_yaml=_hide_home(job.yaml),
-        detailed=open_both(needs, job),
+        detailed=open_both(needs, job) if detailed else None,
     )
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    model = gather_model(job, needs)
     # Roles are in the rows already, and would be in the file once more for each of 200 000 records.
     write_value(folder / MODEL_FILE, keep_most_important(replace(model, region=replace(model.region, roles=None)), ROWS_KEPT))
     (folder / PUBLIC).mkdir()

@@ -1,53 +1,38 @@
-"""Compares and judges two dumps without a recipe, with the default limits and without running a side."""
+"""Compares two dumps that exist already, without a run folder: by the stages of a run, in a folder that is removed again.
+
+So ``precflow compare``, ``precflow.compare`` and the recipe ``compare_dumps`` cannot come to other results.
+"""
 
 from __future__ import annotations
 
-import datetime
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from precflow import resources
 from precflow.comparison.compare import compare
-from precflow.comparison.measure import Measure, mark_altered_unreadable
 from precflow.config.schema import SAME_AT_START, RunConfig, Side, Tolerance
-from precflow.diagnosis.advice import rule_files, rules
-from precflow.diagnosis.choices import make_settler
-from precflow.diagnosis.evaluation import pair_calls
-from precflow.diagnosis.evidence.collect import collect
-from precflow.diagnosis.evidence.training import (
-    find_other_averages,
-    find_other_numbers,
-    find_other_settings,
-    moves_no_weight,
-)
-from precflow.diagnosis.findings import Finding, Region
-from precflow.diagnosis.localize import localize
-from precflow.diagnosis.training.gradients import Gradients, measure_gradients
-from precflow.diagnosis.training.phases import tell_phases
-from precflow.diagnosis.training.replay import ReplayedStep, replay_steps
-from precflow.diagnosis.training.updates import blame_still, describe_still, find_still_parameters
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
-from precflow.dumps.views.paired import see_through_rules
 from precflow.dumps.views.same_inputs import INPUTS
-from precflow.environment.changes import find_changes
-from precflow.environment.reproduction import describe_copy, find_blockers
-from precflow.judgement.carried import find_carried
-from precflow.judgement.inputs import JudgeInput, make_input_judge
-from precflow.judgement.judge import judge
-from precflow.judgement.verdicts import Judged, Verdict
+from precflow.environment.reproduction import find_blockers
+from precflow.errors import ConfigError
 from precflow.metrics import METRICS
 from precflow.report.model import ReportModel, Row
-from precflow.stages.determinism import Reproduction, reproduce
-from precflow.stages.judge import find_dtypes
-from precflow.stages.report_model import build_model
+from precflow.sides.launch import Agents
+from precflow.stages import introduced, registry
+from precflow.stages.artifacts import cache_reads
+from precflow.stages.determinism import Reproduction, read_reproduction
+from precflow.stages.job import Job
+from precflow.stages.judge import judge_pair
+from precflow.stages.report import gather_model
 
-_NO_GRADIENTS = Gradients()
+_REPORT = "report"  # the one stage that is not made: it writes the files of a run
 
 
 class OneRecordDump(Dump):
@@ -71,8 +56,9 @@ def compare_record(reference: Dump, target: Dump, left: FoundRecord, right: Foun
         left: The record on the reference.
         right: The same on the target.
     """
-    measures = compare(OneRecordDump(reference, left), OneRecordDump(target, right))
-    judged, _ = judge_dumps(RunConfig().tolerance, reference, target, measures, Reproduction())
+    sides = OneRecordDump(reference, left), OneRecordDump(target, right)
+    measures = compare(*sides)
+    judged, _ = judge_pair(make_job(reference, target), {}, *sides, measures)
     return Row(measures[0], judged[0], "unknown")
 
 
@@ -84,8 +70,9 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
     tolerance: Tolerance = RunConfig().tolerance,  # noqa: B008  frozen
     same: Sequence[str] = SAME_AT_START,
     team: Sequence[Path] = (),
+    evaluates: bool = True,
 ) -> ReportModel:
-    """Compare and judge two dumps. What stands in the way of a verdict is reported as in a run.
+    """Compare and judge two dumps as the recipe ``compare_dumps`` does.
 
     Args:
         reference: Dump of the reference; relative errors are relative to its values.
@@ -94,65 +81,46 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         tolerance: The limits.
         same: What has to be the same on both sides: ``weights``, ``inputs``.
         team: Folders with rules besides the shipped ones.
+        evaluates: Calls whose tensors were kept are computed again in float64, which starts an agent here.
+
+    Raises:
+        ConfigError: They are one dump.
+        DumpError: A dump cannot be read.
+        SideError: The agent did not finish.
     """
     started = time.monotonic()
-    reference, target = see_through_rules(reference, target, (), same)
-    reproduction = reproduce(reference, target, same)
-    measures = [] if reproduction.blockers else mark_altered_unreadable(compare(reference, target), reference, target)
-    other_settings = {} if reproduction.blockers else find_other_numbers(reference, target)
-    if not reproduction.blockers:  # nothing that could be compared knows of the rate
-        reproduction = replace(reproduction, unseen=(*reproduction.unseen, *find_other_averages(reference, target)))
-    still = [] if reproduction.blockers else find_still_parameters(reference, target, measures)
-    judged, verdict = judge_dumps(
-        tolerance, reference, target, measures, reproduction, other_settings=other_settings, still=describe_still(still)
-    )
-    dtypes = find_dtypes(reference, target, measures)
-    copy = describe_copy(reference.header, target.header)
-    verdict = replace(
-        verdict,
-        reasons=(*verdict.reasons, *_suggest_comparing(reproduction, reference, target, same, command)),
-        warnings=(*([copy] if copy else []), *reproduction.given, *verdict.warnings),
-        changes=find_changes(reference.header, target.header),
-    )
-    inputs = _judge_inputs(tolerance, reference, target, dtypes)
-    region = localize(reference, target, measures, judged, inputs)
-    region = blame_still(region, still, reference.calls())
-    steps = [] if reproduction.blockers else replay_steps(reference, target, pair_calls(reference, target))
-    gradients = Gradients() if reproduction.blockers else measure_gradients(reference, target, measures)
-    findings = find_advice(
-        reference,
-        target,
-        region=region,
-        measures=measures,
-        judged=judged,
-        reproduction=reproduction,
-        steps=steps,
-        gradients=gradients,
-        team=team,
-    )
-    phases = tell_phases(
-        reference, target, measures=measures, judged=judged, verdict=verdict, region=region, judge_input=inputs
-    )
+    if reference.path.resolve() == target.path.resolve():
+        raise ConfigError(
+            f"both sides are the dump {reference.path}: a dump always agrees with itself", next_step="name two dumps"
+        )
+    job = make_job(reference, target, command=command, tolerance=tolerance, same=same, team=team)
+    every = registry.instances(job.config)
+    if not evaluates:
+        wanted = tuple(dict.fromkeys(stage.kind for stage in every if stage.kind != introduced.NAME))
+        job = replace(job, config=replace(job.config, stages=wanted))
+        every = registry.instances(job.config)
+    with tempfile.TemporaryDirectory(prefix="precflow-compare-") as scratch, closing(Agents()) as agents, cache_reads():
+        job = replace(job, agents=agents)
+        made: dict[str, Path] = {}
+        for stage in every:
+            if stage.name == _REPORT:
+                continue
+            folder = Path(scratch) / stage.name
+            folder.mkdir()
+            stage.make(job, folder, {name: made[name] for name in stage.needs})
+            made[stage.name] = folder
+        model = gather_model(job, made, detailed=False)
+        reproduction = read_reproduction(made["determinism"])
     recipes = filter(None, (dump.header.recipe for dump in (reference, target)))
-    return build_model(
-        reference,
-        target,
-        measures=measures,
-        judged=judged,
-        verdict=verdict,
-        region=region,
-        findings=findings,
-        phases=phases,
-        settings=find_other_settings(reference, target),
-        without_updates=moves_no_weight(reference, target),
-        still=tuple(describe_still(still)),
-        steps=steps,
-        gradients=gradients.rows,
+    return replace(
+        model,
+        verdict=replace(
+            model.verdict,
+            reasons=(*model.verdict.reasons, *_suggest_comparing(reproduction, reference, target, same, command)),
+        ),
         recipe=" and ".join(dict.fromkeys(recipes)) or "two dumps",
-        title="Two dumps",
-        command=command,
         columns=METRICS,
-        seconds=time.monotonic() - started,
+        seconds=round(time.monotonic() - started, 1),
     )
 
 
@@ -168,72 +136,33 @@ def _suggest_comparing(
     return [f"{how} compares them nevertheless, if they differ on purpose"]
 
 
-def find_advice(  # noqa: PLR0913  the evidence that rules are about, each by its own name
+def make_job(  # noqa: PLR0913  each is a fact of its own, and all but two go by name
     reference: Dump,
     target: Dump,
     *,
-    region: Region,
-    measures: Sequence[Measure],
-    judged: Sequence[Judged],
-    reproduction: Reproduction,
-    steps: Sequence[ReplayedStep] = (),
-    gradients: Gradients = _NO_GRADIENTS,
+    command: str = "",
+    tolerance: Tolerance = RunConfig().tolerance,  # noqa: B008  frozen
+    same: Sequence[str] = SAME_AT_START,
     team: Sequence[Path] = (),
-) -> list[Finding]:
-    """Return the findings of the rules, best first, without commands to try: nothing can be run again without a recipe."""
-    evidence = collect(
-        reference,
-        target,
-        region=region,
-        measures=measures,
-        judged=judged,
-        config=RunConfig(),
-        blockers=reproduction.blockers,
-        incomplete=reproduction.incomplete,
-        steps=steps,
-        gradients=gradients,
+) -> Job:
+    """Return the job of two dumps: its recipe is what ``compare_dumps`` says, see :func:`compare_dumps`."""
+    plain = RunConfig()
+    config = replace(
+        plain,
+        recipe="compare_dumps",
+        about=replace(plain.about, title="Two dumps"),
+        reference=Side(dump=str(reference.path)),
+        target=Side(dump=str(target.path)),
+        tolerance=tolerance,
+        environment=replace(plain.environment, same=tuple(same)),
     )
-    known = rule_files.load_rules([resources.directory("conf") / "rule"], team)
-    return [replace(finding, try_it="", confirm="") for finding in rules.advise(evidence, known)]
-
-
-def _judge_inputs(tolerance: Tolerance, reference: Dump, target: Dump, dtypes: tuple[str, str]) -> JudgeInput:
-    return make_input_judge(
-        reference,
-        target,
-        tolerance,
-        reference_dtype=dtypes[0],
-        target_dtype=dtypes[1],
-        carried=find_carried(reference.calls()),
-    )
-
-
-def judge_dumps(  # noqa: PLR0913  each is a fact of its own
-    tolerance: Tolerance,
-    reference: Dump,
-    target: Dump,
-    measures: Sequence[Measure],
-    reproduction: Reproduction,
-    *,
-    other_settings: Mapping[str, Sequence[str]] | None = None,
-    still: Mapping[str, Sequence[str]] | None = None,
-) -> tuple[list[Judged], Verdict]:
-    """Judge the measures of two dumps, by a tolerance and the floating point types that the sides ran in."""
-    dtypes = find_dtypes(reference, target, measures)
-    inputs = _judge_inputs(tolerance, reference, target, dtypes)
-    return judge(
-        measures,
-        RunConfig(reference=Side(dump=str(reference.path)), target=Side(dump=str(target.path)), tolerance=tolerance),
-        reference_dtype=dtypes[0],
-        target_dtype=dtypes[1],
-        blockers=reproduction.gaps,
-        amounts=reproduction.amounts,
-        unrepeatable=reproduction.unrepeatable,
-        other_settings=other_settings or {},
-        still=still or {},
-        today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
-        without_floors="two given dumps have none, a run of the recipe measures it",
-        carried=find_carried(reference.calls()),
-        settle_choices=make_settler(reference, target, inputs),
-        losses=(reference.header.loss_of_step, target.header.loss_of_step),
+    return Job(
+        config=config,
+        command=command,
+        yaml="",
+        ci=False,
+        trusted=(),
+        import_paths=(),
+        cache=Path(),
+        team={"rule": tuple(team)} if team else {},
     )

@@ -6,7 +6,6 @@ that it has finished: each set of arms leaves a small file with what was measure
 
 from __future__ import annotations
 
-import datetime
 import functools
 import shutil
 from collections.abc import Mapping, Sequence
@@ -51,21 +50,18 @@ from precflow.diagnosis.advice.whatif import (
     narrow,
 )
 from precflow.diagnosis.advice.whatif_files import WhatIf
-from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.findings import Suspect
 from precflow.dumps.reader import Dump
 from precflow.dumps.requests import dump_request, gives_choices
 from precflow.dumps.views.paired import see_through_rules
 from precflow.errors import SideError
-from precflow.judgement.carried import find_carried
-from precflow.judgement.judge import judge
 from precflow.stages import introduced, noise
 from precflow.stages.advise import collect_evidence, read_findings
 from precflow.stages.artifacts import read_lines, read_plain, read_value, write_lines, write_value
 from precflow.stages.compare import choose_executor, read_measures
 from precflow.stages.dump import hand_over_choices, open_dump
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
-from precflow.stages.judge import find_dtypes, judge_inputs
+from precflow.stages.judge import judge_pair
 from precflow.stages.second_pass.passes import latest, newest
 
 KIND = "whatif"
@@ -246,19 +242,7 @@ class _Runs:
         )
         executor = choose_executor(job, DeclaredMetrics({}, job.trusted, job.import_paths))
         measures = compare(reference, target, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))
-        dtypes = find_dtypes(reference, target, measures)
-        floors = noise.read_floors(self.needs)
-        judged, _ = judge(
-            measures,
-            job.config,
-            reference_dtype=dtypes[0],
-            target_dtype=dtypes[1],
-            today=datetime.datetime.now(tz=datetime.timezone.utc).date(),
-            folders=job.team.get("standard", ()),
-            floors=floors,
-            carried=find_carried(reference.calls()),
-            settle_choices=make_settler(reference, target, judge_inputs(job, self.needs, reference, target, dtypes), floors),
-        )
+        judged, _ = judge_pair(job, self.needs, reference, target, measures)
         errors = {measure.record: measure.metrics.get("relative_l2") for measure in measures}
         wanted = {*(suspect.record for suspect in self.suspects), *self.ends} if not everything else errors.keys()
         return ArmRun(

@@ -33,7 +33,9 @@ def main(arguments: Sequence[str]) -> int:
     """Compare two dumps, or one record of them (``--record``); return 0 if aligned, 1 if misaligned, 3 if inconclusive.
 
     Raises:
+        ConfigError: They are one dump.
         DumpError: There is no such dump or record.
+        SideError: The agent that computes calls again did not finish.
         StoreError: The result cannot be written.
     """
     options = make_parser("compare", "REFERENCE TARGET [--record NAME] [--same WHAT] [--output FOLDER]")
@@ -48,6 +50,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     options.add_argument(
         "--output", type=Path, default=_FOLDER, metavar="FOLDER", help=f"where {_RESULT} and {_TABLE} go (default {_FOLDER}/)"
+    )
+    options.add_argument(
+        "--no-evaluation",
+        action="store_true",
+        help="compute no call again in float64, which starts an agent if the dumps have tensors; the verdict says so",
     )
     chosen = options.parse_args(arguments)
     same = [] if chosen.same == _NOTHING else chosen.same.split(",")
@@ -67,6 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         command=shlex.join(["precflow", "compare", *map(redaction.redact_word, arguments)]),
         same=same,
         team=team,
+        evaluates=not chosen.no_evaluation,
     )
     written = _write_files(model, chosen.output)
     code = EXIT_CODES[model.verdict.verdict]

@@ -194,7 +194,8 @@ def test_the_judge_takes_the_floors(measured, made, pair, tmp_path, off, status,
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({}, "the reference is a given dump"),
+        ({}, "two given dumps have none, a run of the recipe measures it"),
+        ({"target": Side()}, "the reference is a given dump"),
         ({"reference": Side(), "stages": ("judge",)}, "stages leaves noise out"),
         ({"reference": Side()}, "the store has none of this reference"),
     ],

@@ -1,4 +1,5 @@
 import importlib.util
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 import precflow
 from precflow.dumps import lookup
 from precflow.dumps.reader import Dump
+from precflow.errors import ConfigError
 from precflow.stages.two_dumps import OneRecordDump, compare_dumps, compare_record
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
@@ -50,11 +52,14 @@ def test_batch_norms_that_average_at_another_rate_leave_the_verdict_open(tmp_pat
     assert "averages its running statistics with momentum 0.1 / 0.01" in verdict.reasons[0]
 
 
-def test_a_dump_beside_itself_is_aligned_with_a_warning(both):
+def test_a_dump_beside_itself_is_never_aligned(both, tmp_path):
     reference, _ = both()
-    verdict = compare_dumps(reference, reference, command="").verdict
-    assert verdict.verdict == "aligned"
-    assert "the dump of the target is the reference's own" in verdict.warnings[0]
+    copied = shutil.copytree(reference.path, tmp_path / "copy")
+    verdict = compare_dumps(reference, Dump.open(copied), command="").verdict
+    assert verdict.verdict == "inconclusive"
+    assert "the dump of the target is the reference's own" in verdict.reasons[0]
+    with pytest.raises(ConfigError, match="a dump always agrees with itself"):
+        compare_dumps(reference, reference, command="")
 
 
 def test_a_difference_is_found_and_advised(both):

@@ -19,7 +19,8 @@ from precflow.diagnosis.evidence.overflows.skipped_steps import NOTHING, Skipped
 from precflow.diagnosis.localize import localize
 from precflow.dumps.reader import Dump
 from precflow.stages.determinism import reproduce
-from precflow.stages.two_dumps import judge_dumps
+from precflow.stages.judge import judge_pair
+from precflow.stages.two_dumps import make_job
 
 RULES = load_rules([resources.directory("conf") / "rule"])
 PHASES = ("forward", "backward", "gradient", "optimizer")
@@ -123,7 +124,7 @@ def advised(reference, target):
     """Return evidence and the findings by rule, as ``precflow compare`` makes them."""
     reproduction = reproduce(reference, target, SAME_AT_START)
     measures = compare(reference, target)
-    judged, verdict = judge_dumps(RunConfig().tolerance, reference, target, measures, reproduction)
+    judged, verdict = judge_pair(make_job(reference, target), {}, reference, target, measures, reproduction)
     region = localize(reference, target, measures, judged)
     evidence = collect(reference, target, region=region, measures=measures, judged=judged, config=RunConfig())
     return evidence, {finding.rule: finding for finding in advise(evidence, RULES)}, verdict
