@@ -1,8 +1,16 @@
-"""The history of a run folder: which runs there were, which stage instances each used and how it ended."""
+"""The history of a run folder: which runs there were, which stage instances each used and how it ended.
+
+``run.json`` has the newest runs and is written again at each stage of a run. So that this takes no longer after twenty thousand
+runs than after two, older runs are moved to ``run.older`` now and then, to which only lines are added. A line is a checksum, a
+space and a JSON list of runs::
+
+    9f1c... [{"number": 1, ...}, ...]
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -13,12 +21,15 @@ import filelock
 import msgspec
 
 from precflow.agent import intake
-from precflow.agent.contract import CHECKSUM, checksum_of
+from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, checksum_of
 from precflow.errors import BusyError, StoreError
 from precflow.files import write_text
 from precflow.run.store import explain_disk_errors
 
 MANIFEST_FILE = "run.json"
+OLDER_FILE = "run.older"
+_MOST_RECENT = 200  # runs in run.json; beyond, all but the newest are moved
+_STAY = 100
 MANIFEST_SCHEMA = 2  # 1 had no checksum
 _PATIENCE = 30.0  # seconds to wait for the lock, which others hold only while they write one small file
 
@@ -54,18 +65,28 @@ class RunEntry:
         return Path(self.store) if self.store else folder / "store"
 
 
+_DECODER = msgspec.json.Decoder(list[RunEntry])
+
+
 class Manifest:
-    """``run.json`` of one run folder."""
+    """``run.json`` of one run folder, and ``run.older``."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / MANIFEST_FILE
+        self._older = folder / OLDER_FILE
 
     def entries(self) -> list[RunEntry]:
         """Return all runs, oldest first.
 
         Raises:
-            StoreError: The file is damaged, or was written by a newer precflow.
+            StoreError: A file is damaged, or was written by a newer precflow.
         """
+        recent = self._read_recent()
+        known = {entry.number: entry for entry in self._read_older()}
+        known.update({entry.number: entry for entry in recent})  # a killed run may have moved entries and not taken them away
+        return [known[number] for number in sorted(known)]
+
+    def _read_recent(self) -> list[RunEntry]:
         if not self.path.exists():
             return []
         try:
@@ -81,14 +102,31 @@ class Manifest:
                 next_step=f"move it away; the store beside it is kept: mv {self.path} {self.path}.damaged",
             ) from error
 
+    def _read_older(self) -> list[RunEntry]:
+        if not self._older.exists():
+            return []
+        try:
+            # Behind the last line end is what a run was killed at; its entries are still in run.json.
+            lines = intake.read_bytes(self._older).split(b"\n")[:-1]
+            return [entry for line in lines for entry in _read_line(line)]
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"{self._older} is damaged: {error}",
+                next_step=f"move it away; newer runs and the store are kept: mv {self._older} {self._older}.damaged",
+            ) from error
+
     def last(self, name: str) -> str:
         """Return the key that stage instance ``name`` had in the newest run that knew it, or ``""``."""
-        return next((entry.instances[name] for entry in reversed(self.entries()) if name in entry.instances), "")
+        for read in (self._read_recent, self.entries):  # it is hardly ever an old one
+            for entry in reversed(read()):
+                if name in entry.instances:
+                    return entry.instances[name]
+        return ""
 
     def begin(self, started: str, command: str) -> RunEntry:
         """Add a run and return it."""
         with self._locked():
-            entries = self.entries()
+            entries = self._read_recent()
             entry = RunEntry(number=entries[-1].number + 1 if entries else 1, started=started, command=command)
             self._write([*entries, entry])
         return entry
@@ -96,7 +134,11 @@ class Manifest:
     def update(self, entry: RunEntry) -> None:
         """Replace the run of the same number."""
         with self._locked():  # and read the file again under the lock: another run may have begun in the meantime
-            self._write([entry if known.number == entry.number else known for known in self.entries()])
+            recent = self._read_recent()
+            if any(known.number == entry.number for known in recent):
+                self._write([entry if known.number == entry.number else known for known in recent])
+            else:  # so many have begun since that it was moved: the last line about a run counts
+                self._move([entry])
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -116,11 +158,39 @@ class Manifest:
         finally:
             lock.release()
 
+    def _move(self, entries: list[RunEntry]) -> None:
+        """Add a line to the older runs."""
+        text = json.dumps([asdict(entry) for entry in entries], ensure_ascii=True).encode()
+        with explain_disk_errors(self.path.parent), self._older.open("ab+") as file:
+            file.seek(0)
+            data = file.read()
+            file.truncate(data.rfind(b"\n") + 1)  # what a killed run has left of a line
+            file.write(f"{_digest(text)} ".encode() + text + b"\n")
+
     def _write(self, entries: list[RunEntry]) -> None:
+        if len(entries) > _MOST_RECENT:
+            self._move(entries[:-_STAY])
+            entries = entries[-_STAY:]
         data: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "runs": [asdict(entry) for entry in entries]}
         data[CHECKSUM] = checksum_of(data)
         with explain_disk_errors(self.path.parent):
             write_text(self.path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+
+
+def _read_line(line: bytes) -> list[RunEntry]:
+    """Return the runs of a line of older ones.
+
+    Raises:
+        ValueError: It is not what was written.
+    """
+    checksum, _, text = line.partition(b" ")
+    if checksum != _digest(text).encode():
+        raise ValueError("a line does not have the checksum that it was written with")
+    return _DECODER.decode(text)
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=DIGEST_SIZE).hexdigest()
 
 
 def _read_entries(data: Mapping[str, Any]) -> list[RunEntry]:

@@ -8,6 +8,7 @@ import pytest
 
 from precflow.agent.contract import checksum_of
 from precflow.errors import BusyError, StoreError
+from precflow.run import manifest as manifests
 from precflow.run.manifest import Manifest, RunEntry
 
 
@@ -66,3 +67,51 @@ def test_newer_history_is_refused(tmp_path):
     (tmp_path / "run.json").write_text('{"schema": 99, "runs": []}')
     with pytest.raises(StoreError, match="newer precflow"):
         Manifest(tmp_path).entries()
+
+
+def test_a_long_history_is_moved_and_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifests, "_MOST_RECENT", 20)
+    monkeypatch.setattr(manifests, "_STAY", 10)
+    manifest, end = Manifest(tmp_path), 45
+    for number in range(1, end + 1):
+        entry = manifest.begin("2026-11-22T10:00+00:00", f"precflow {number}")
+        assert entry.number == number
+        manifest.update(replace(entry, instances={"judge": f"{number:x}"}, exit_code=0))
+    assert [entry.number for entry in manifest.entries()] == list(range(1, end + 1))
+    assert [entry.command for entry in manifest.entries()][:2] == ["precflow 1", "precflow 2"]
+    assert len(json.loads((tmp_path / "run.json").read_text())["runs"]) <= 20
+    old = manifest.entries()[3]
+    manifest.update(replace(old, verdict="aligned"))  # it has run all the time
+    assert manifest.entries()[3].verdict == "aligned"
+    assert manifest.last("judge") == f"{end:x}"
+    assert manifest.last("compare") == ""
+
+
+@pytest.fixture
+def moved(tmp_path):
+    """Return a history with older runs."""
+    manifest = Manifest(tmp_path)
+    manifest._write([RunEntry(number, "2026-11-22T10:00+00:00", f"précflow {number}") for number in range(1, 202)])
+    return manifest
+
+
+def test_a_run_that_was_killed_while_it_moved_others_loses_none(moved, tmp_path):
+    whole, recent = moved.entries(), moved._read_recent()
+    assert len(recent) == 100
+    before = (tmp_path / "run.older").read_bytes()
+    (tmp_path / "run.older").write_bytes(before + before[: len(before) // 2])  # half a line
+    assert moved.entries() == whole
+    moved._move(recent[:50])  # and run.json was not written
+    assert moved.entries() == whole
+    assert (tmp_path / "run.older").read_bytes().startswith(before)
+
+
+@pytest.mark.parametrize("place", [0, 40, 5000])
+def test_damage_of_older_runs_is_said(moved, tmp_path, place):
+    data = bytearray((tmp_path / "run.older").read_bytes())
+    data[place] ^= 1
+    (tmp_path / "run.older").write_bytes(data)
+    with pytest.raises(StoreError, match=r"run\.older is damaged") as caught:
+        moved.entries()
+    assert "mv " in caught.value.next_step
+    assert moved.begin("2026-11-22T10:00+00:00", "").number == 202  # a run needs no older ones
