@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +104,12 @@ class Manifest:
                 next_step=f"move it away; the store beside it is kept: mv {self.path} {self.path}.damaged",
             ) from error
 
-    def _read_older(self) -> list[RunEntry]:
-        if not self._older.exists():
-            return []
+    def _read_older(self) -> Sequence[RunEntry]:
         try:
-            # Behind the last line end is what a run was killed at; its entries are still in run.json.
-            lines = intake.read_bytes(self._older).split(b"\n")[:-1]
-            return [entry for line in lines for entry in _read_line(line)]
+            status = self._older.stat()
+            return _read_older(self._older, status.st_mtime_ns, status.st_size)
+        except FileNotFoundError:
+            return ()
         except (OSError, ValueError) as error:
             raise StoreError(
                 f"{self._older} is damaged: {error}",
@@ -127,7 +128,8 @@ class Manifest:
         """Add a run and return it."""
         with self._locked():
             entries = self._read_recent()
-            entry = RunEntry(number=entries[-1].number + 1 if entries else 1, started=started, command=command)
+            last = next((entry.number for entry in reversed(entries or self._read_older())), 0)
+            entry = RunEntry(number=last + 1, started=started, command=command)
             self._write([*entries, entry])
         return entry
 
@@ -162,9 +164,11 @@ class Manifest:
         """Add a line to the older runs."""
         text = json.dumps([asdict(entry) for entry in entries], ensure_ascii=True).encode()
         with explain_disk_errors(self.path.parent), self._older.open("ab+") as file:
-            file.seek(0)
-            data = file.read()
-            file.truncate(data.rfind(b"\n") + 1)  # what a killed run has left of a line
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - 1, 0))
+            if file.read(1) not in {b"", b"\n"}:  # a killed run has left a part of a line
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
             file.write(f"{_digest(text)} ".encode() + text + b"\n")
 
     def _write(self, entries: list[RunEntry]) -> None:
@@ -175,6 +179,20 @@ class Manifest:
         data[CHECKSUM] = checksum_of(data)
         with explain_disk_errors(self.path.parent):
             write_text(self.path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+
+
+@lru_cache(maxsize=2)  # a plan asks for each stage when it was made last
+def _read_older(path: Path, modified: int, size: int) -> tuple[RunEntry, ...]:
+    """Return the runs in a file of older ones, as it is now.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not what was written.
+    """
+    del modified, size
+    # Behind the last line end is what a run was killed at; its entries are still in run.json.
+    lines = intake.read_bytes(path).split(b"\n")[:-1]
+    return tuple(entry for line in lines for entry in _read_line(line))
 
 
 def _read_line(line: bytes) -> list[RunEntry]:

@@ -1,6 +1,7 @@
 """The history of a run folder survives damage by saying so, and counts runs."""
 
 import json
+import time
 from dataclasses import asdict, replace
 
 import filelock
@@ -115,3 +116,15 @@ def test_damage_of_older_runs_is_said(moved, tmp_path, place):
         moved.entries()
     assert "mv " in caught.value.next_step
     assert moved.begin("2026-11-22T10:00+00:00", "").number == 202  # a run needs no older ones
+
+
+def test_twenty_thousand_runs_are_opened_in_two_seconds(tmp_path):
+    manifest, names = Manifest(tmp_path), "dump.reference dump.target determinism compare judge localize advise report".split()
+    made = RunEntry(1, "2026-11-22T10:00+00:00", "precflow +recipe=x" + " seed=1" * 20, dict.fromkeys(names, "0123456789"))
+    for first in range(1, 20_000, 2000):
+        manifest._move([replace(made, number=number) for number in range(first, first + 2000)])
+    began = time.process_time()  # however busy the machine is
+    assert manifest.begin("2026-11-22T10:00+00:00", "").number == 20_001
+    assert len(manifest.entries()) == 20_001
+    assert manifest.last("nothing") == ""
+    assert time.process_time() - began < 2

@@ -8,6 +8,7 @@ evidence.
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from precflow.diagnosis.evidence.names import format_evidence
 from precflow.errors import ConfigError, Problem
 
 _LONGEST = 4000  # characters of a template
+_WAYS = 300  # in which a text is tried
 _LONGEST_MADE = 1_000_000  # characters of what one join or sum makes
 _FILTERS = frozenset(
     "abs capitalize default first float int join last length lower max min round shown sort string sum unique upper".split()
@@ -88,14 +90,49 @@ def check_template(source: str, *, condition: bool) -> tuple[list[str], list[str
         refused = list(_find_refused(tree))
         if refused:  # do not compile it: Jinja computes constants such as 9**9**9 as soon as it compiles
             return refused, []
+        names = sorted(meta.find_undeclared_variables(tree))
         _ = compile_condition(source) if condition else compile_text(source)
-        return [], sorted(meta.find_undeclared_variables(tree))
     except TemplateSyntaxError as error:
         return [f"cannot be read: {error.message}"], []
     except RecursionError:
         return ["is nested too deep"], []
     except SecurityError as error:
         return [str(error)], []
+    return [], names
+
+
+@functools.lru_cache(maxsize=1024)
+def find_failure(source: str) -> tuple[str, ...]:
+    """Return why a text cannot be filled in whatever the evidence is; nothing if it can.
+
+    Nothing says of which type a piece of evidence is, so many ways are tried. A text that none of them suits would end the run
+    in which its rule applies.
+
+    Args:
+        source: A text in which :func:`check_template` finds nothing wrong.
+    """
+    _, names = check_template(source, condition=False)
+    problem, chance = "", random.Random(0)  # noqa: S311  the same ways each time
+    ways = [dict.fromkeys(names, value) for value in _SAMPLES]
+    for number in range(_WAYS):
+        evidence = ways[number] if number < len(ways) else {name: chance.choice(_SAMPLES) for name in names}
+        try:
+            compile_text(source).render(**evidence)
+        except Exception as error:  # noqa: BLE001  whatever it is, the rule would fail by it
+            problem = problem or f"cannot be filled in: {error}"
+        else:
+            return ()
+    return (problem,)
+
+
+class _Nested(dict[str, Any]):
+    """Evidence with names in it, at any depth, as ``graph.start.name``."""
+
+    def __getitem__(self, key: object) -> Any:
+        return self
+
+
+_SAMPLES: tuple[object, ...] = (1.0, "text", ["text"], [1.0], True, _Nested())
 
 
 def _find_refused(tree: nodes.Template) -> Iterator[str]:

@@ -118,8 +118,8 @@ def _match(
             continue
         objection = next((one for one in rule.against if holds(one.when, evidence, owner=owner)), None)
         if objection is not None:
-            claim = f"{rule.id} {_fill_in(rule.title, evidence)}"
-            ruled_out.setdefault(order, []).append((claim, _fill_in(objection.because, evidence)))
+            claim = f"{rule.id} {_fill_in(rule, rule.title, evidence)}"
+            ruled_out.setdefault(order, []).append((claim, _fill_in(rule, objection.because, evidence)))
             continue
         standing = _BEGINS if rule.about == "run" else _find_standing(evidence, some_begin=some_begin)
         given = next(
@@ -134,8 +134,8 @@ def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
     """Turn the matches of one rule into one finding: the first in full, the others by name, and by title if that is another."""
     first = same[0]
     rule, evidence = first.rule, first.evidence
-    title, where, try_it = (_fill_in(text, evidence) for text in (rule.title, rule.where, rule.try_it))
-    others = [(_fill_in(rule.where, match.evidence), _fill_in(rule.title, match.evidence)) for match in same[1:]]
+    title, where, try_it = (_fill_in(rule, text, evidence) for text in (rule.title, rule.where, rule.try_it))
+    others = [(_fill_in(rule, rule.where, match.evidence), _fill_in(rule, rule.title, match.evidence)) for match in same[1:]]
     named = [other if claim in {title, other} else f"{other} ({claim})" for other, claim in others]
     also = ((ALSO_AT, ", ".join(named)),) if named else ()
     known = [(name, evidence[name]) for name in rule.evidence if name in evidence]
@@ -148,17 +148,17 @@ def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
         where=where,
         site=str(evidence.get("site", "")) if rule.about != "run" else "",
         evidence=(*measured, *also),
-        why=_fill_in(rule.why, evidence),
-        fix=_fill_in(rule.fix, evidence),
+        why=_fill_in(rule, rule.why, evidence),
+        fix=_fill_in(rule, rule.fix, evidence),
         try_it=try_it,
         sources=rule.sources,
         claim=f"{where}: {title}" if where else title,
         against=tuple(ruled_out.get(first.order, ())),
-        confirm=_fill_in(rule.confirm, evidence) or try_it,
+        confirm=_fill_in(rule, rule.confirm, evidence) or try_it,
     )
 
 
-def _fill_in(source: str, evidence: Mapping[str, Any]) -> str:
+def _fill_in(rule: AdviceRule, source: str, evidence: Mapping[str, Any]) -> str:
     """Fill in a text of a rule.
 
     Raises:
@@ -167,5 +167,7 @@ def _fill_in(source: str, evidence: Mapping[str, Any]) -> str:
     try:
         return " ".join(compile_text(source).render(**evidence).split())
     except Exception as error:
-        problem = Problem("", "", f"{source[:100]}: {error}")
-        raise ConfigError("a text of a rule cannot be filled in", problems=[problem], next_step="correct its file") from error
+        problem = Problem(f"{rule.id}_*.yaml", rule.id, f"{source[:100]}: {error}")
+        raise ConfigError(
+            f"a text of rule {rule.id} cannot be filled in", problems=[problem], next_step=f"correct {rule.id}_*.yaml"
+        ) from error

@@ -1,8 +1,12 @@
 """Rule files are checked all at once, and nothing in them can reach out of the sandbox."""
 
+import re
+
 import pytest
 
-from precflow.diagnosis.advice.rule_files import find_same_id, load_rules
+from precflow import resources
+from precflow.diagnosis.advice.rule_files import check_file, find_same_id, load_rules
+from precflow.diagnosis.advice.rule_templates import find_failure
 from precflow.errors import ConfigError
 
 GOOD = "id: PF901\ntitle: t\nwhen: failing > 0\nwhy: w\nfix: f\nabout: run\nwhere: here\n"
@@ -114,3 +118,30 @@ def test_a_problem_has_its_line(folder):
 )
 def test_what_could_take_any_time_or_room_is_no_rule(folder, hostile):
     assert problems(folder(PF901_bad=GOOD.replace("why: w", f'why: "{hostile}"')))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "why"),
+    [
+        ("title", "{{ 1 / 0 }}", "division by zero"),
+        ("title", "{{ 'a' * failing }}", "* is for numbers"),
+        ("title", "{{ failing | int + 'x' }}", "unsupported operand"),
+        ("title", "{{ '%d %%' % failing }}", "% is for numbers"),
+        ("try_it", "{{ failing.a.b | round + 'x' }}", ""),
+    ],
+)
+def test_a_text_of_a_team_that_would_end_a_run_is_found_with_its_line(folder, key, text, why):
+    good = GOOD.replace("PF901", "OUR901").replace("title: t", "" if key == "title" else "title: t")
+    (file,) = folder(OUR901_bad=f'{good}{key}: "{text}"\n').glob("OUR901*")
+    ((problem,), rule) = check_file(file, of_team=True)
+    assert problem.message.startswith(f"cannot be filled in: {why}")
+    assert problem.key == key
+    assert re.search(r"OUR901_bad\.yaml:\d+$", problem.place)
+    assert rule is None
+
+
+def test_every_text_that_ships_can_be_filled_in():
+    for rule in load_rules([resources.directory("conf") / "rule"]):
+        for name in ("title", "where", "why", "fix", "try_it", "confirm"):
+            text = getattr(rule, name)
+            assert find_failure(text) == (), (rule.id, name)
