@@ -79,6 +79,7 @@ EMPTY_HEADER: Dict[str, Any] = {
     "repeat": {"checked": False, "records": 0, "by": [], "different": []},
     "observer": {"checked": False, "step": 0, "different": []},
     "ran": [],
+    "compiled": {"unseen": {}, "eager": []},
     "losses": [],
     "loss_steps": [],
     "updates": {},
@@ -139,6 +140,10 @@ WHEN_NEEDED = "when_needed"  # `determinism.algorithms`: deterministic ones only
 CHANGES = ("dropout", "batches", "choices", "draws", "compiled", "learning_rate", "seeds", "algorithms")
 
 KEPT, LEFT_OUT = WEIGHTS_CHOICES = ("kept", "left_out")  # `capture.weights`: whether detail `tensors` stores weights
+
+EAGER = "eager"
+COMPILED_CHOICES = ("", KEPT, EAGER)
+"""`capture.compiled`: whether compiled code runs compiled or as it was written; ``""`` is eager for scripts, else kept."""
 
 MIXED_LEVELS = O1, O2 = ("O1", "O2")  # of mixed precision, as apex means them
 MIXED_TYPES = ("float16", "bfloat16")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, 
 from precflow.agent import redaction
 from precflow.agent.contract import ERROR_FILE, FORWARD, HEADER_FILE, KEPT, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
-from precflow.agent.request import Request, parse
+from precflow.agent.request import Request, parse, runs_eagerly
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,7 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
     keep_last: int = 0,
     fine: bool = False,
     weights: str = "kept",
+    compiled: str = "kept",
     overwrite: bool = False,
 ) -> Recording:
     """Return a context manager that records what a model computes, and seals the dump when its block ends.
@@ -78,11 +79,16 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
         keep_last: Number of steps that are kept: the last ones, and those around a NaN; 0 keeps all.
         fine: Sketches resolve relative differences of 3e-8 instead of 3e-7, at twice the size.
         weights: ``left_out`` keeps weights that go into a call out of detail ``tensors``, which stores each once.
+        compiled: ``eager`` runs compiled modules and functions as they were written while the block lasts, so that their inside
+            is recorded; ``kept`` records them at their boundary.
         overwrite: Replace a dump that is already in the folder.
 
     Raises:
         AgentError: ``bad_request``: an argument is wrong, a pattern matches no module, or the folder holds something else.
     """
+    import torch
+
+    from precflow.agent.capture.wrappers import is_compiled, runs_compiled_code_eagerly, unwrap
     from precflow.agent.selection import check_scope
     from precflow.agent.session.dump import check_capture
 
@@ -118,11 +124,15 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
                 "keep_last": keep_last,
                 "fine": fine,
                 "weights": weights,
+                "compiled": compiled,
             },
         }
     )
     check_capture(request)
-    check_scope(request.capture.scope, model, request.capture.rules)
+    check_scope(request.capture.scope, unwrap(model), request.capture.rules)
+    if runs_eagerly(request) and not runs_compiled_code_eagerly() and any(map(is_compiled, model.modules())):
+        message = "compiled='eager', and torch %s cannot run a compiled model as it was written" % torch.__version__
+        raise AgentError("unsupported", message, "capture the model before torch.compile, or use torch 2.6 or newer")
     return Recording(model, optimizer, request, device, overwrite=overwrite)
 
 
@@ -153,7 +163,7 @@ class Recording:
         self._losses: Dict[int, List[float]] = {}  # step -> what backward was called on, one number for each micro batch
         self._calls = 0  # of the model in this step
         self._calls_in_all = 0
-        self._records_before = 0  # this step
+        self._calls_before = 0  # of any module, before this step
         self._empty: List[int] = []  # recorded steps without a call of the model or any record
         self._is_open = self._was_open = False
         self._asked_whether_done = False  # the loop was told that it may end
@@ -180,6 +190,7 @@ class Recording:
         """
         from precflow.agent.capture.module_hooks import watch_calls
         from precflow.agent.capture.recorder import Recorder
+        from precflow.agent.capture.wrappers import compile_nothing, find_boundary, unwrap
         from precflow.agent.dump.writer import Writer
         from precflow.agent.session import garbage, workload_model
 
@@ -205,10 +216,13 @@ class Recording:
                 rank=self._rank,
                 fine=capturing.fine,
                 keep_weights=capturing.weights == KEPT,
+                compiles=not runs_eagerly(self._request),
             )
             self._weights = workload_model.hash_weights(self._model)
             self._block.enter_context(garbage.collect_rarely())
-            self._block.callback(watch_calls(self._model, self._before_call))
+            eager = runs_eagerly(self._request)
+            self._block.enter_context(compile_nothing(unless=not eager))
+            self._block.callback(watch_calls(unwrap(self._model) if eager else find_boundary(self._model), self._before_call))
             self._is_open = self._was_open = True
             self._begin_step()
         except BaseException as error:
@@ -258,7 +272,7 @@ class Recording:
         self._calls = 0
         if self.number not in self._wanted:
             return
-        self._records_before = self.records
+        self._calls_before = self._recorder.module_calls
         self._recorder.begin_step(self.number)
         self._watching.enter_context(self._recorder.watch(self._model, self._optimizer))
         if set(self._request.capture.phase) != {FORWARD}:
@@ -274,8 +288,8 @@ class Recording:
 
     @property
     def _has_run(self) -> bool:
-        """Something of the model was seen in the step that runs now."""
-        return bool(self._calls) or (self.number in self._wanted and self.records > self._records_before)
+        """The model, or a module of it, was called in the step that runs now."""
+        return bool(self._calls) or (self.number in self._wanted and self._recorder.module_calls > self._calls_before)
 
     def _end_step(self) -> None:
         if self.number in self._wanted:
@@ -301,10 +315,11 @@ class Recording:
 
     def _hash_inputs(self, module: torch.nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Hash the inputs of a call of the model: two dumps are compared only if both sides were given the same."""
+        from precflow.agent.capture.wrappers import unwrap
         from precflow.agent.session import workload_model
 
         try:
-            given: Dict[Any, Any] = dict(inspect.signature(module.forward).bind(*arguments, **keywords).arguments)
+            given: Dict[Any, Any] = dict(inspect.signature(unwrap(module).forward).bind(*arguments, **keywords).arguments)
         except (TypeError, ValueError):  # the arguments do not fit; the call itself will raise the error
             given = {**dict(enumerate(arguments)), **keywords}
         name = "rank%d." % self._rank if self._rank else ""
@@ -319,9 +334,10 @@ class Recording:
             AgentError: ``workload``: what is missing, and what to do.
         """
         kind = type(self._model).__name__
-        if not self.records and not self._calls_in_all:
+        if not self._recorder.module_calls and not self._calls_in_all:
             message = "nothing was recorded: no call of %s was seen inside the block" % kind
-            raise AgentError("workload", message, "pass the model whose forward the loop calls; check level, phase and scope")
+            step = "pass the model whose forward the loop calls; if compiled code calls it, compiled='eager' shows its inside"
+            raise AgentError("workload", message, step)
         missed = sorted(number for number in self._wanted if number >= self.number)
         if missed:
             message = "%s should have been recorded, but the loop ended after %d" % (_steps_in_words(missed), self.number)
@@ -369,8 +385,16 @@ class Recording:
             return
         losses = [facts["losses"] for facts in of_ranks]
         steps = sorted(step for step in losses[0] if all(step in each for each in losses))
-        header = build_header(self._request, self._device, weights=self._weights, inputs=workload_model.add_digest(inputs))
+        compiled = self._recorder.describe_compiled()
+        header = build_header(
+            self._request,
+            self._device,
+            weights=self._weights,
+            inputs=workload_model.add_digest(inputs),
+            more={"compiled": len(compiled["eager"])},
+        )
         header["capture"] = {**self._request.capture.to_plain(), "unmatched": self._selection.unmatched}
+        header["compiled"] = compiled
         header["ran"] = [facts["ran"] for facts in of_ranks]
         header["losses"] = [sum(each[step] for each in losses) / len(losses) for step in steps]  # their mean, as of any ranks
         header["loss_steps"] = steps

@@ -10,9 +10,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from precflow.agent import intake, redaction
 from precflow.agent.contract import (
     CHECKED,
+    COMPILED_CHOICES,
     DETAIL_FACTS,
     DETAILS,
     DYNAMIC,
+    EAGER,
     KEPT,
     LARGEST,
     LEVELS,
@@ -73,6 +75,7 @@ class CaptureSection(NamedTuple):
         fine: Sketches keep the high and the low part of every value apart.
         weights: ``kept`` or ``left_out``: whether detail ``tensors`` stores the weights that go into a call.
         fills: Constants that masks are filled with, besides those of ``contract.FILLS``.
+        compiled: One of ``contract.COMPILED_CHOICES``.
     """
 
     level: Tuple[str, ...]
@@ -87,6 +90,7 @@ class CaptureSection(NamedTuple):
     fine: bool
     weights: str
     fills: Tuple[float, ...]
+    compiled: str = ""
 
     def selection(self, *, repeat: bool = False) -> Selection:
         """Return what decides about every call.
@@ -189,6 +193,12 @@ class Request(NamedTuple):
     rounds: int = 0
     ranks: int = 1
     mixed_precision: PrecisionSection = PrecisionSection()
+
+
+def runs_eagerly(request: Request) -> bool:
+    """Tell whether compiled modules and functions run as they were written, so that their inside is seen."""
+    otherwise = request.workload.get("compile", EAGER) if request.workload.get("script") else KEPT
+    return (request.capture.compiled or otherwise) == EAGER
 
 
 def read(path: str) -> Request:
@@ -339,6 +349,7 @@ def _parse_capture(reader: _Reader) -> CaptureSection:
         fine=reader.flag("fine", default=False),
         weights=reader.choice("weights", KEPT, WEIGHTS_CHOICES),
         fills=reader.numbers("fills"),
+        compiled=reader.choice("compiled", "", COMPILED_CHOICES),
     )
 
 

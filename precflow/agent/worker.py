@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from precflow.agent.contract import FACTS_FILE
 from precflow.agent.failures import AgentError
+from precflow.agent.request import runs_eagerly
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,17 @@ def run(request: Request, events: Events) -> None:
     events.report_progress("device", "%s of %s" % (device.kind, ", ".join(request.device)))
     if request.action == "environment":
         _write_facts(request, device)
-    elif request.action == "replay":
+        return
+    from precflow.agent.capture.wrappers import compile_nothing
+
+    # A script compiles nothing from its own beginning on.
+    with compile_nothing(unless=bool(request.workload.get("script")) or not runs_eagerly(request)):
+        _act(request, device, where, events)
+
+
+def _act(request: Request, device: Device, where: torch.device, events: Events) -> None:
+    """Do what a request asks for on a started device."""
+    if request.action == "replay":
         from precflow.agent.replay.replay import replay
 
         replay(request, device, where, events)

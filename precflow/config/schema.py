@@ -338,6 +338,13 @@ class Capture:
         "weights can be computed again from the dump.",
         LEFT_OUT,
     )
+    compiled: str = key(
+        "",
+        "What becomes of compiled modules and functions (`torch.compile`): `eager` runs them as they were written, so that "
+        "their inside is recorded; `kept` runs compiled code and records modules at their boundary. Empty means eager for a "
+        "script (unless `workload.compile` says otherwise), kept for a model.",
+        "eager",
+    )
     debug: str = key(
         "",
         "`blocking` makes devices wait for each call (CUDA_LAUNCH_BLOCKING, ASCEND_LAUNCH_BLOCKING), so that a crash shows "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from precflow.agent.contract import (
     CHECKED,
+    COMPILED_CHOICES,
     DETAILS,
     DEVICE_KINDS,
     LEVELS,
@@ -67,6 +68,7 @@ WORDS = {
     "Capture.debug": ("", "blocking"),
     "Capture.detail": (*DETAILS, ESCALATING),
     "Capture.weights": WEIGHTS_CHOICES,
+    "Capture.compiled": COMPILED_CHOICES,
     "CaptureRule.level": LEVELS,
     "CaptureRule.phase": PHASES,
     "CaptureRule.detail": ("", *DETAILS, NONE),

@@ -18,7 +18,7 @@ from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
 _ADDED: Mapping[str, Any] = {
-    name: EMPTY_HEADER[name] for name in ("script", "observer", "ran", "loss_steps", "updates")
+    name: EMPTY_HEADER[name] for name in ("script", "observer", "ran", "compiled", "loss_steps", "updates")
 }  # keys that older agents of this schema do not write, with their empty values
 _SIDES = ("reference", "target", "golden")
 
@@ -136,6 +136,20 @@ class RecordedChange:
     places: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class CompiledCode:
+    """What was compiled, by torch.compile or TorchScript.
+
+    Attributes:
+        unseen: Name of each compiled module that was called -> number of modules inside it, which were not seen; functions as
+            ``function NAME`` -> 0.
+        eager: Names of compiled modules and functions that ran as they were written.
+    """
+
+    unseen: Mapping[str, Count] = field(default_factory=dict)
+    eager: tuple[str, ...] = ()
+
+
 def describe_comparison(by: Collection[str]) -> str:
     """Return how two runs were compared, in words for people.
 
@@ -205,6 +219,7 @@ class Header:
         repeat: Outcome of the second run.
         observer: Outcome of the run without capture.
         ran: What each rank ran in all; empty if the dump does not say.
+        compiled: What was compiled.
         losses: One for each training step; of a script or a loop of one's own, one for each recorded step.
         loss_steps: The step of each loss; empty if they are counted from 0.
         updates: Name of a parameter, with ``rank1.`` in front for those of other ranks -> what the recorded steps did to it.
@@ -239,6 +254,7 @@ class Header:
     repeat: RepeatCheck = field(default_factory=RepeatCheck)
     observer: ObserverCheck = field(default_factory=ObserverCheck)
     ran: tuple[RanInAll, ...] = ()
+    compiled: CompiledCode = field(default_factory=CompiledCode)
     losses: tuple[float, ...] = ()
     loss_steps: tuple[Count, ...] = ()
     updates: Mapping[str, ParameterUpdates] = field(default_factory=dict)
@@ -373,6 +389,7 @@ def _convert(plain: Mapping[str, Any]) -> Header:
         ("inputs", ContentEntries),
         ("repeat", RepeatCheck),
         ("observer", ObserverCheck),
+        ("compiled", CompiledCode),
         ("fills", CountedFills),
     ):
         _check_keys(plain[key], {attribute.name for attribute in fields(kind)}, f"{key}.")

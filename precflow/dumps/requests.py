@@ -219,6 +219,8 @@ def _describe_workload(config: RunConfig, settings: Side) -> dict[str, Any]:
 
 def _capture(config: RunConfig, region: CaptureRules | None) -> dict[str, Any]:
     capture = _part(config.capture, _OF_CAPTURE)
+    if config.capture.compiled:  # absent where it is not asked for, so that keys of other runs stay
+        capture["compiled"] = config.capture.compiled
     capture["fills"] = [float(constant) for constant in config.tolerance.fills]
     rules = [{key: value for key, value in rule.items() if key != "because"} for rule in capture["rules"]]
     # A choice can be given, in both passes, only where it is recorded, and judged only if what was chosen between is kept.

@@ -78,6 +78,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     target_dtype: str,
     blockers: Sequence[str] = (),
     amounts: Sequence[str] = (),
+    unseen: Sequence[str] = (),
     unrepeatable: Sequence[str] = (),
     other_settings: Mapping[str, Sequence[str]] = _NO_SETTINGS,
     still: Mapping[str, Sequence[str]] = _NO_SETTINGS,
@@ -100,6 +101,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         target_dtype: Floating point type of the target's run.
         blockers: What makes any verdict but "misaligned" impossible, in words.
         amounts: What one side ran more of than the other, in words. Everything is judged as ever, and the run is not aligned.
+        unseen: What ran in compiled code, in words: it stands beside the verdict.
         unrepeatable: ``side: identity`` of records that changed between two equal runs of one side. Such a record proves
             nothing by failing: if no other record fails, the run is inconclusive.
         other_settings: ``name: reference / target`` of settings that the optimizers of both sides have with other values. Such
@@ -219,6 +221,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         not_applied=not_applied,
         sources={standard.name: standard.origin for standard in loaded if standard.date},
         closest=closest.record,
+        unseen=tuple(unseen),
         warnings=tuple(warnings),
     )
 

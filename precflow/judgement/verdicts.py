@@ -117,6 +117,7 @@ class Verdict:
         not_applied: Standard -> why nothing could be held to it, or not enough. Such a standard is not met.
         sources: Published standard -> where its numbers come from, with the date.
         closest: Record with the highest ratio among the passing ones, or ``""``.
+        unseen: What ran in compiled code and could not be compared inside, in words.
         warnings: Things a reader must know that do not change the verdict.
         changes: What the recipe changed in what ran; the verdict is that of the changed runs.
         as_is: What comparing runs without those changes has shown.
@@ -135,6 +136,7 @@ class Verdict:
     not_applied: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     closest: str = ""
+    unseen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
     as_is: AsIs = field(default_factory=AsIs)

@@ -48,6 +48,7 @@ def format_outcome(model: ReportModel, *, report_path: str, reference_age: str =
         *([f"covered={verdict.counts['covered']}"] if verdict.counts.get("covered") else []),
         *([f"changed={','.join(map(_count_change, verdict.changes))}"] if verdict.changes else []),
         *([f"as_is={verdict.as_is.state}"] if verdict.as_is.text else []),
+        *(["unseen=compiled"] if verdict.unseen else []),
         f"report={_escape_word(report_path) or 'none'}",
     ]
     return " ".join(words)

@@ -76,7 +76,8 @@ def list_cases(model: ReportModel) -> list[Case]:
     reasons = "; ".join(verdict.reasons)
     findings = [f"{finding.rule} {finding.title} ({finding.certainty}): {finding.fix}" for finding in model.findings]
     changed = wording.describe_changed(verdict)
-    message = f"{verdict.verdict}: {starts or reasons}" if outcome != "passed" else changed
+    beside = "; ".join(filter(None, (changed, *verdict.unseen)))
+    message = f"{verdict.verdict}: {starts or reasons}" if outcome != "passed" else beside
     name = "emulated target" if model.emulated else "both sides"
     return [
         Case(
@@ -84,7 +85,7 @@ def list_cases(model: ReportModel) -> list[Case]:
             f"verdict ({name})",
             outcome,
             message,
-            "\n".join([reasons, *([changed] if changed else []), *findings]),
+            "\n".join([reasons, *([changed] if changed else []), *verdict.unseen, *findings]),
             model.seconds,
         ),
         *stages,

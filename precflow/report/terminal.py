@@ -104,7 +104,8 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
         head.append(f"   the reference was made {reference_age}")
     # Which phase of a training step is guilty and which are aligned; no line if nothing was trained.
     phases = _break_lines(describe_phases(model.phases), columns - 3, 2) if model.phases else []
-    head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in phases), ""]
+    unseen = [line for text in model.verdict.unseen for line in _break_lines(wording.printable(text), columns - 3, 3)]
+    head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in (*phases, *unseen)), ""]
     tried = _render_whatifs(model, columns)
     room = (LINES if columns >= USUAL else MORE_LINES) - len(head) - len(foot) - 1 - len(tried)
     command = _render_command(model, columns, ascii_only=ascii_only)

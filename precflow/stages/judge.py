@@ -19,6 +19,7 @@ from precflow.diagnosis.training.updates import describe_still, find_still_param
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.two_passes import TwoPasses
 from precflow.environment.changes import find_changes
+from precflow.environment.unseen import describe_unseen
 from precflow.errors import StoreError
 from precflow.judgement.as_is import judge_as_is
 from precflow.judgement.carried import find_carried
@@ -145,6 +146,7 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
             *(() if reproduction.blockers else find_other_averages(reference, target)),
         ),
         amounts=reproduction.amounts,
+        unseen=describe_unseen(reference.header, target.header),
         unrepeatable=reproduction.unrepeatable,
         other_settings={} if reproduction.blockers else find_other_numbers(reference, target),
         still={} if reproduction.blockers else describe_still(find_still_parameters(reference, target, measures)),

@@ -68,6 +68,10 @@ def build(width=8, kind="Toy"):
     return globals()[kind](width)
 
 
+def compiled():
+    return torch.compile(Toy(8), backend="eager")
+
+
 def inputs(rows=4, width=8):
     return {"features": torch.randn(rows, width)}
 

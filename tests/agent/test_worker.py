@@ -6,8 +6,9 @@ import torch
 from precflow.agent import request as requests
 from precflow.agent import worker
 from precflow.agent.failures import AgentError
+from precflow.dumps.reader import Dump
 
-pytestmark = pytest.mark.usefixtures("restored")
+pytestmark = pytest.mark.usefixtures("restored", "forgotten")
 
 
 def refused(plain, events):
@@ -45,6 +46,22 @@ def test_faults_need_the_emulated_device(asked, events):
     error = refused(asked(emulate={"name": "reorder", "rules": [{"rule": "noise"}]}), events)
     assert "emulate rules (reorder) need the emulated device; device of target is cpu" in error.message
     assert error.next_step == "target.device=emulated"
+
+
+@pytest.mark.parametrize("way", ["kept", "eager"])
+def test_a_compiled_model_is_recorded_at_its_boundary_or_runs_as_it_was_written(asked, events, tmp_path, way):
+    workload = {"model": {"_target_": "toy_workload.compiled"}, "inputs": {"_target_": "toy_workload.pair"}, "mode": "train"}
+    worker.run(requests.parse(asked(workload=workload, capture={"compiled": way})), events)
+    dump = Dump.open(tmp_path / "output")
+    modules = {call.module for call in dump.calls() if not call.operator}
+    inside = {"linear", "norm", "dropout"}
+    assert modules == ({""} if way == "kept" else {"", *inside})
+    assert dump.header.compiled.unseen == ({"": len(inside)} if way == "kept" else {})
+    assert dump.header.compiled.eager == (() if way == "kept" else ("",))
+    assert ("compiled" in dump.header.changes) == (way == "eager")
+    assert set(dump.header.inputs.entries) == {"features", "scale"}
+    assert set(dump.header.weights.entries) == {"linear.weight", "linear.bias", "norm.weight", "norm.bias", "seen"}
+    assert dump.header.determinism["dropouts_removed"] == ["dropout"]
 
 
 def test_a_device_that_does_not_start_is_missing(asked, events, monkeypatch):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from types import TracebackType
-from typing import Any, List, Optional, Protocol, Type
+from typing import Any, Callable, List, Optional, Protocol, Type
 
 from torch._C import DisableTorchFunction
+
+# Takes what is called with each Python frame that begins, and returns what was before; private, so it is looked up.
+_set_compiler: Optional[Callable[[Any], Any]] = getattr(
+    getattr(getattr(sys.modules["torch._C"], "_dynamo", None), "eval_frame", None), "set_eval_frame", None
+)
 
 
 class Mode(Protocol):
@@ -24,7 +30,8 @@ class Guard:
 
     Describing a tensor calls torch itself (``detach``, ``view``, sums). Without the guard our own modes would see these
     calls and record them, which calls torch again, and so on. Inside, torch functions are off and our dispatch modes have
-    left the stack.
+    left the stack. Nor is anything compiled there: a compiled function of the user may be what runs this thread, and torch's
+    compiler would take our frames for its own.
 
     Backward runs hooks in one thread for each device, so two of them may arrive at once: the guard is also a lock. The same
     thread may enter it again.
@@ -38,6 +45,7 @@ class Guard:
         self._owner: Optional[int] = None
         self._disabled: List[Any] = []  # of DisableTorchFunction, one for each time the guard was entered
         self._aside: List[Mode] = []
+        self._compiler: Any = None
         self.modes: List[Mode] = []
 
     @property
@@ -50,6 +58,7 @@ class Guard:
         self._lock.acquire()
         if not self._disabled:
             self._owner = threading.get_ident()
+            self._compiler = None if _set_compiler is None else _set_compiler(None)
             if self.modes:
                 self._aside = [mode for mode in reversed(self.modes) if mode.step_aside()]
         disabled: Any = DisableTorchFunction()
@@ -65,4 +74,6 @@ class Guard:
             aside, self._aside = self._aside, []
             for mode in reversed(aside):
                 mode.start()
+            if self._compiler is not None and _set_compiler is not None:
+                _set_compiler(self._compiler)
         self._lock.release()

@@ -19,6 +19,7 @@ from precflow.agent.capture.call_sites import ModuleCaller
 from precflow.agent.capture.lineage import has_own_memory, storages_of, version_of
 from precflow.agent.capture.nesting import TensorWithPath, output_tensors
 from precflow.agent.capture.record_lines import Heading
+from precflow.agent.capture.wrappers import COMPILED_CALL, bypasses_hooks, is_compiled, is_compiling, is_optimized, unwrap
 from precflow.agent.contract import OUTSIDE, join_names
 
 if TYPE_CHECKING:
@@ -37,15 +38,23 @@ BeforeCall = Callable[[torch.nn.Module, Sequence[Any], Dict[str, Any]], None]
 _Run = Callable[[Callable[..., Any], Sequence[Any], Dict[str, Any]], Any]
 """Runs a call that it is given, with the arguments behind it."""
 
-_COMPILED_CALL = "_compiled_call_impl"  # what nn.Module calls instead of its forward; set by Module.compile()
-
 
 class WatchedModule(NamedTuple):
-    """A module to watch: its name, the module, and whether its inside is compiled."""
+    """A module to watch.
+
+    Attributes:
+        name: Its name.
+        module: The module.
+        compiled: Its inside is compiled code.
+        inside: Number of modules in that code, which cannot be seen.
+        eager: It is compiled, and runs as it was written.
+    """
 
     name: str
     module: torch.nn.Module
     compiled: bool
+    inside: int = 0
+    eager: bool = False
 
 
 class RunningCall(NamedTuple):
@@ -75,6 +84,11 @@ class ModuleRecorder:
         context: Where records go, and what else all recorders of calls share.
         recorded: Module calls are records; if not, only the stack is kept.
         graph: Follows the autograd graph; ``None`` if gradients are not recorded.
+
+    Attributes:
+        calls: Number of module calls so far, recorded or not.
+        unseen: Name of each compiled module that was called -> number of modules inside it, which could not be seen.
+        eager: Names of compiled modules that were called and ran as they were written, in order.
     """
 
     def __init__(
@@ -89,6 +103,9 @@ class ModuleRecorder:
         self._graph = graph
         self._signatures = Signatures()
         self._modes: Sequence[Mode] = ()
+        self.calls = 0
+        self.unseen: Dict[str, int] = {}
+        self.eager: Dict[str, None] = {}
 
     def attach(
         self,
@@ -113,7 +130,7 @@ class ModuleRecorder:
         undo: List[Undo] = []
         for watched in find_watched_modules(model, prefix, compiles=compiles):
             module = watched.module
-            if watched.compiled and _bypasses_hooks(module):
+            if watched.compiled and bypasses_hooks(module):
                 undo.append(self._wrap(watched))
                 continue
             if running is not None and module is running.module:
@@ -146,6 +163,8 @@ class ModuleRecorder:
         positional: Sequence[Any],
         keywords: Optional[Dict[str, Any]] = None,
     ) -> None:
+        if is_compiling():  # the code around is being traced: nothing of ours becomes part of it
+            return
         # torch runs a hook once more if it was taken off during the call, and then without the keywords.
         keywords = keywords or {}
         if not self._is_listening():
@@ -156,7 +175,9 @@ class ModuleRecorder:
             return
         if self._graph is not None and not self._stack.is_in_module:
             self._graph.flush()  # a new forward of the model begins, so no backward pass of the last one is running
+        self.calls += 1
         module_call = self._stack.enter(watched.name, class_name_of(module), compiled=watched.compiled)
+        self._note_compiled(watched, module_call)
         module_call.exception_at_entry = sys.exc_info()[1]
         module_call.caller = ModuleCaller(sys._getframe(1))  # noqa: SLF001  the frame of torch that runs this hook; it costs nothing
         if self._graph is not None or (self._recorded and module_call.in_scope):
@@ -164,6 +185,12 @@ class ModuleRecorder:
                 self._describe_inputs(module_call, module, positional, keywords)
         if watched.compiled:
             module_call.paused_modes = [mode for mode in self._modes if mode.step_aside()]
+
+    def _note_compiled(self, watched: WatchedModule, module_call: ModuleCall) -> None:
+        if module_call.in_scope and watched.compiled:
+            self.unseen[watched.name] = watched.inside
+        elif module_call.in_scope and watched.eager:
+            self.eager[watched.name] = None
 
     def _describe_inputs(
         self, module_call: ModuleCall, module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]
@@ -189,6 +216,8 @@ class ModuleRecorder:
         positional: Sequence[Any],
         *keywords_and_result: Any,
     ) -> None:
+        if is_compiling():
+            return
         del module, positional
         result = keywords_and_result[-1]  # torch leaves the keywords out for a hook that was taken off during the call
         if not self._is_listening():
@@ -244,8 +273,14 @@ def watch_calls(module: torch.nn.Module, before: BeforeCall) -> Undo:
 
     It never becomes part of compiled code, and sees the arguments as the caller passes them.
     """
-    if not _bypasses_hooks(module):
-        return module.register_forward_pre_hook(Hook(before), with_kwargs=True).remove
+
+    def note(module: torch.nn.Module, positional: Sequence[Any], keywords: Dict[str, Any]) -> None:
+        """Call the function, unless the call is being traced by a compiler."""
+        if not is_compiling():
+            before(module, positional, keywords)
+
+    if not bypasses_hooks(module):
+        return module.register_forward_pre_hook(Hook(note), with_kwargs=True).remove
 
     def run(call: Callable[..., Any], positional: Sequence[Any], keywords: Dict[str, Any]) -> Any:
         """Run the compiled code after the function."""
@@ -257,7 +292,7 @@ def watch_calls(module: torch.nn.Module, before: BeforeCall) -> Undo:
 
 def _replace_call(module: torch.nn.Module, run: _Run) -> Undo:
     """Replace the compiled call of a module: a hook would be compiled into it, or be refused (TorchScript)."""
-    original = module.__dict__.get(_COMPILED_CALL)
+    original = module.__dict__.get(COMPILED_CALL)
     call = original or module._call_impl  # noqa: SLF001  what nn.Module itself calls
 
     def run_watched(*positional: Any, **keywords: Any) -> Any:
@@ -266,13 +301,13 @@ def _replace_call(module: torch.nn.Module, run: _Run) -> Undo:
 
     def restore() -> None:
         """Put the original call back."""
-        if module.__dict__.get(_COMPILED_CALL) is not run_watched:
+        if module.__dict__.get(COMPILED_CALL) is not run_watched:
             return  # somebody has compiled the module anew since
-        del module.__dict__[_COMPILED_CALL]
+        del module.__dict__[COMPILED_CALL]
         if original is not None:
-            module.__dict__[_COMPILED_CALL] = original
+            module.__dict__[COMPILED_CALL] = original
 
-    module.__dict__[_COMPILED_CALL] = run_watched
+    module.__dict__[COMPILED_CALL] = run_watched
     return restore
 
 
@@ -284,28 +319,24 @@ def find_watched_modules(model: torch.nn.Module, prefix: str = "", *, compiles: 
         prefix: Name of the model among several.
         compiles: ``False`` if compilation is switched off: then wrappers of ``torch.compile`` are left out instead.
     """
-    inside: Set[int] = set()
+    hidden: Set[int] = set()
+    optimized: Set[int] = set()  # modules whose wrapper is left out
     for path, module in model.named_modules():
-        if id(module) in inside or (not compiles and _is_optimized(module)):
+        if id(module) in hidden:
             continue
-        name = join_names(prefix, path)
-        compiled = is_compiled(module) and (compiles or isinstance(module, torch.jit.ScriptModule))
+        if not compiles and is_optimized(module):
+            optimized.add(id(unwrap(module)))
+            continue
+        is_script = isinstance(module, torch.jit.ScriptModule)
+        was_compiled = id(module) in optimized or is_compiled(module)
+        compiled = was_compiled and (compiles or is_script)
+        inside: Set[int] = set()
         if compiled:  # named_modules yields a module before those inside it, so that these are known when they come
-            inside.update(id(each) for each in module.modules())
-        yield WatchedModule(name, module, compiled)
-
-
-def is_compiled(module: torch.nn.Module) -> bool:
-    """Tell whether calling the module runs compiled code: ``torch.compile``, ``Module.compile()`` or TorchScript."""
-    return _bypasses_hooks(module) or _is_optimized(module)
-
-
-def _is_optimized(module: torch.nn.Module) -> bool:
-    return type(module).__name__ == "OptimizedModule"  # by name: importing the class would import the whole compiler
-
-
-def _bypasses_hooks(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.jit.ScriptModule) or module.__dict__.get(_COMPILED_CALL) is not None
+            inside = {id(each) for each in module.modules() if each is not module and not is_optimized(each)}
+            hidden.update(id(each) for each in module.modules())
+        # What torch.compile has wrapped is the boundary itself.
+        number = len(inside) - is_optimized(module) if compiled else 0
+        yield WatchedModule(join_names(prefix, path), module, compiled, number, was_compiled and not compiled)
 
 
 def class_name_of(module: torch.nn.Module) -> str:
@@ -313,5 +344,5 @@ def class_name_of(module: torch.nn.Module) -> str:
     if isinstance(module, torch.jit.ScriptModule):
         return str(module.original_name)
     # torch.compile(model) is an OptimizedModule, which keeps the author's module under this name.
-    written = getattr(module, "_orig_mod", module) if _is_optimized(module) else module
+    written = getattr(module, "_orig_mod", module) if is_optimized(module) else module
     return type(written).__name__

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 from precflow.agent.capture import autograd, collectives
 from precflow.agent.capture.aten_operators import AtenMode, AtenRecorder
@@ -32,6 +32,7 @@ from precflow.agent.capture.record_lines import Lines, Substitute
 from precflow.agent.capture.torch_functions import FunctionMode, FunctionRecorder
 from precflow.agent.capture.updates import Updates
 from precflow.agent.capture.weights import Weights
+from precflow.agent.capture.wrappers import find_boundary, is_compiled, list_compiled_functions, unwrap
 from precflow.agent.contract import DETAILS, LEVELS, PHASES
 from precflow.agent.selection import Selection
 
@@ -58,6 +59,7 @@ class Recorder:
         keep_weights: Detail ``tensors`` stores the weights that go into a call too, each content once.
         measurer: What measures tensors, the only part of capture that reads values; made here if not given.
         report: Called when a collective begins, see :class:`CollectiveRecorder`.
+        compiles: Compiled modules run compiled code; ``False`` if compilation is switched off, so that their inside is seen.
         substitute: May replace what a recorded operator returned, for everything behind it, see ``record_lines.Substitute``.
 
     Attributes:
@@ -83,13 +85,14 @@ class Recorder:
         measurer: Optional[Measurer] = None,
         report: Optional[Report] = None,
         substitute: Optional[Substitute] = None,
+        compiles: bool = True,
     ) -> None:
         if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
             expected = "expected some of %s, some of %s, one of %s" % (LEVELS, PHASES, DETAILS)
             raise ValueError("%s; got %r, %r, %r" % (expected, levels, phases, detail))
         if "backward" in phases and not autograd.shows_graph():
             raise RuntimeError("this torch does not show the graph of autograd: phase backward cannot be recorded")
-        self._writer = writer
+        self._writer, self._compiles = writer, compiles
         self._weights = Weights()
         self._lines = Lines(
             writer, self._weights, detail=detail, rank=rank, fine=fine, keep_weights=keep_weights, measurer=measurer
@@ -121,6 +124,25 @@ class Recorder:
     def records(self) -> int:
         """Number of records so far, in all steps: tensors that went into or came out of a recorded call."""
         return self._lines.records
+
+    def describe_compiled(self) -> Dict[str, Any]:
+        """Return what compiled code was run, as the header has it.
+
+        ``unseen`` has the name of each compiled module -> number of modules inside it, and functions as ``function NAME`` -> 0.
+        ``eager`` lists compiled modules and functions that ran as they were written.
+        """
+        functions = ["function " + name for name in list_compiled_functions(ran=self._compiles)]
+        unseen, eager = dict(self._modules.unseen), list(self._modules.eager)
+        if self._compiles:
+            unseen.update(dict.fromkeys(functions, 0))
+        else:
+            eager += functions
+        return {"unseen": unseen, "eager": eager}
+
+    @property
+    def module_calls(self) -> int:
+        """Number of calls of the model and its modules so far, in all steps, recorded or not."""
+        return self._modules.calls
 
     @property
     def phases(self) -> Set[str]:
@@ -235,22 +257,23 @@ class Recorder:
                 undo.callback(mode.stop)
             yield
 
-    def add_model(
-        self, model: torch.nn.Module, name: str = "", running: Optional[RunningCall] = None, *, compiles: bool = True
-    ) -> None:
+    def add_model(self, model: torch.nn.Module, name: str = "", running: Optional[RunningCall] = None) -> None:
         """Watch one more model until :meth:`listen` ends.
 
         Args:
             model: The model.
             name: Its name among several, which stands before the names of its modules.
             running: A call of one of its modules that has begun already.
-            compiles: ``False`` if compilation is switched off, so that the inside of compiled modules can be seen.
         """
+        written, called = unwrap(model), find_boundary(model) if self._compiles else unwrap(model)
+        handed = [model] if running is None or unwrap(running.module) is not written else [model, running.module]
+        if not self._compiles and any(is_compiled(find_boundary(each)) for each in handed):
+            self._modules.eager[name] = None  # its wrapper is left out
         with self._guard:
-            self._weights.learn(model, name)
+            self._weights.learn(written, name)
         hooks = [
-            *self._modules.attach(model, self._modes, name, running, compiles=compiles),
-            *self._parameters.attach(model, name),
+            *self._modules.attach(called, self._modes, name, running, compiles=self._compiles),
+            *self._parameters.attach(written, name),
         ]
         for remove in hooks:
             self._undo.callback(remove)

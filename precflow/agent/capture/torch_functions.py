@@ -23,6 +23,7 @@ from precflow.agent.capture.collectives import is_distributed
 from precflow.agent.capture.lineage import version_of
 from precflow.agent.capture.operator_names import is_movement, operator_name
 from precflow.agent.capture.record_lines import Heading
+from precflow.agent.capture.wrappers import is_compiling
 from precflow.agent.contract import ALLOCATION, NONE, PLACEMENT
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class FunctionMode(TorchFunctionMode):
         self, func: Function, types: Tuple[type, ...], args: Sequence[Any] = (), kwargs: Optional[Dict[str, Any]] = None
     ) -> Any:
         """Run a function on behalf of torch."""
+        if is_compiling():  # what is traced would contain this recorder
+            return func(*args, **(kwargs or {}))
         del types
         return self._recorder.call(func, args, kwargs or {})
 

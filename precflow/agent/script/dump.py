@@ -27,6 +27,7 @@ from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
+from precflow.agent.request import runs_eagerly
 from precflow.agent.script.batches import Batches
 from precflow.agent.script.files import FileKeeper
 from precflow.agent.script.launch import (
@@ -93,7 +94,7 @@ def disturb_script(request: Request, device: Device, where: torch.device, events
         AgentError: Of every kind but ``workload`` and ``unsupported``.
     """
     problem = "the inside of compiled modules cannot be disturbed"
-    if request.workload.get("compile", "eager") != "kept":
+    if runs_eagerly(request):
         try:
             dump_script(request, device, where, events)
             problem = ""
@@ -120,7 +121,7 @@ class ScriptDump:
         self._request, self._device, self._writer, self._events = request, device, writer, events
         self._path = str(workload["script"])
         self._words = command_words(workload.get("arguments", {}))
-        self._compiles = workload.get("compile", "eager") == "kept"
+        self._compiles = not runs_eagerly(request)
         self._selection = capture.selection()
         self._recorder = Recorder(
             writer,
@@ -131,6 +132,7 @@ class ScriptDump:
             fine=capture.fine,
             keep_weights=capture.weights == KEPT,
             report=events.report_collective if request.ranks > 1 else None,
+            compiles=self._compiles,
         )
         self._numbers = make_random_numbers(request)
         settings = Settings(
@@ -267,6 +269,7 @@ class ScriptDump:
                     )
                 ],
                 "updates": self._recorder.updates.describe(),
+                "compiled": self._recorder.describe_compiled(),
                 "repeat": self._compare_with_first_run(),
                 "observer": self._compare_with_plain_run(),
                 "sites": [redaction.redact_text(site) for site in sites],

@@ -14,11 +14,11 @@ import traceback
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping
 
-import torch
-
+from precflow.agent.capture.wrappers import compile_nothing
 from precflow.agent.contract import DIGEST_SIZE, OUTPUT_FILE, OUTPUT_OF_RANK, script_module
 from precflow.agent.failures import AgentError
 from precflow.agent.ranks import rank_of
+from precflow.agent.request import runs_eagerly
 from precflow.agent.session import determinism, garbage
 from precflow.agent.session.user_code import describe_error
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _UNNAMED = "_"  # the key of words that stand without a name
 _PRINTED = "what it printed is in %s" % OUTPUT_FILE
-_SWITCH = "TORCHDYNAMO_DISABLE"  # read when a function is compiled
 _TRANSFER = "transfer_to_npu"
 _INSTALLED = frozenset(("site-packages", "dist-packages"))  # folders of packages
 
@@ -97,39 +96,12 @@ def surroundings(request: Request, device: Device, numbers: RandomNumbers) -> It
     rank = rank_of(request)
     output = os.path.join(request.output, OUTPUT_FILE if not rank else OUTPUT_OF_RANK % rank)
     determinism.reseed(request.determinism, device)
-    keeps_compiler = request.workload.get("compile", "eager") == "kept"
-    with garbage.collect_rarely(), redirected_output(output), compile_nothing(unless=keeps_compiler):
+    with garbage.collect_rarely(), redirected_output(output), compile_nothing(unless=not runs_eagerly(request)):
         migrate(str(request.workload.get("migration", "")), device)
         try:
             yield
         finally:
             numbers.stop()
-
-
-@contextmanager
-def compile_nothing(*, unless: bool) -> Iterator[None]:
-    """Run compiled modules and functions as they were written until the block ends.
-
-    Args:
-        unless: Do nothing.
-    """
-    if unless:
-        yield
-    elif hasattr(torch.compiler, "set_stance"):  # torch 2.6
-        torch.compiler.set_stance("force_eager")
-        try:
-            yield
-        finally:
-            torch.compiler.set_stance("default")
-    else:  # compile() returns what it was given, without the wrapper that newer versions put around it
-        before = os.environ.get(_SWITCH)
-        os.environ[_SWITCH] = "1"
-        try:
-            yield
-        finally:
-            os.environ.pop(_SWITCH)
-            if before is not None:
-                os.environ[_SWITCH] = before
 
 
 def migrate(way: str, device: Device) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.torch_functions import leave_mode
+from precflow.agent.capture.wrappers import is_compiling
 
 
 class Losses(TorchFunctionMode):
@@ -37,6 +38,8 @@ class Losses(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None
     ) -> Any:
         """Run one torch function, and read the loss before a backward."""
+        if is_compiling():
+            return func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") == "backward" and args and isinstance(args[0], torch.Tensor) and args[0].numel() == 1:
             with self._quiet:
                 self._check(args[0])

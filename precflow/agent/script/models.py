@@ -8,17 +8,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
+from precflow.agent.capture.wrappers import is_wrapper, unwrap
 from precflow.agent.contract import join_names
 from precflow.agent.session.user_code import is_user_code
-
-# Wrappers by the names of their classes (to import these would import whole libraries), and where each keeps its module.
-_WRAPPERS = {
-    "DistributedDataParallel": "module",
-    "DataParallel": "module",
-    "FullyShardedDataParallel": "module",
-    "DeepSpeedEngine": "module",
-    "OptimizedModule": "_orig_mod",
-}
 
 
 class Model(NamedTuple):
@@ -113,16 +105,6 @@ def describe_parameter(parameter: torch.Tensor) -> str:
     return "a parameter of shape %s" % (tuple(parameter.shape),)
 
 
-def unwrap(module: torch.nn.Module) -> torch.nn.Module:
-    """Return the module that the author wrote, without the wrappers for several devices and for compilation."""
-    while type(module).__name__ in _WRAPPERS:
-        inner = getattr(module, _WRAPPERS[type(module).__name__], None)
-        if not isinstance(inner, torch.nn.Module):
-            break
-        module = inner
-    return module
-
-
 def list_optimizers() -> List[torch.optim.Optimizer]:
     """Return every optimizer that is alive."""
     # Wrappers of other libraries are optimizers too and have no parameter groups of their own.
@@ -140,7 +122,7 @@ def _map_holders() -> Dict[int, List[torch.nn.Module]]:
     """Return id of a module -> the modules that hold it, wrappers on both sides taken off."""
     holders: Dict[int, List[torch.nn.Module]] = {}
     for holder in _list_modules():
-        if type(holder).__name__ not in _WRAPPERS:
+        if not is_wrapper(holder):
             for child in holder.__dict__["_modules"].values():
                 if child is not None:
                     holders.setdefault(id(unwrap(child)), []).append(holder)

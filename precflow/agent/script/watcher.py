@@ -32,7 +32,8 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from precflow.agent.capture import autograd
-from precflow.agent.capture.module_hooks import Hook, RunningCall, is_compiled
+from precflow.agent.capture.module_hooks import Hook, RunningCall
+from precflow.agent.capture.wrappers import is_compiled, is_compiling, unwrap
 from precflow.agent.contract import join_names
 from precflow.agent.script.launch import Stopper
 from precflow.agent.script.losses import Losses
@@ -180,7 +181,7 @@ class Watcher:
 
     def _before_forward(self, module: torch.nn.Module, positional: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
         # First of all lines: what is traced by a compiler folds this away, and neither breaks nor compiles again.
-        if _is_compiling() or self._outermost is not None or not self._is_mine():
+        if is_compiling() or self._outermost is not None or not self._is_mine():
             return None
         if type(module).__name__ == "GraphModule" and not any(True for _ in module.parameters()):
             self._outermost, self._is_ignored = module, True  # the code that a compiler has made, not a module of the script
@@ -212,7 +213,7 @@ class Watcher:
 
     def _after_forward(self, module: torch.nn.Module, positional: Any, result: Any) -> None:
         del positional
-        if _is_compiling() or module is not self._outermost or not self._is_mine():
+        if is_compiling() or module is not self._outermost or not self._is_mine():
             return
         self._outermost = None
         if self._batches is not None and not self._is_ignored:
@@ -291,7 +292,7 @@ class Watcher:
             top = model.top
             if self.settings.compiles and is_compiled(call.module):
                 top = call.module  # the wrapper stands for the model: what is inside it cannot be seen
-            recorder.add_model(top, model.name, call, compiles=self.settings.compiles)
+            recorder.add_model(top, model.name, call)
 
     def _hash_inputs(self, model: Model, call: RunningCall) -> None:
         """Hash what a model is given: sides that were fed different batches cannot be compared."""
@@ -299,7 +300,7 @@ class Watcher:
             return  # a loss is given what a model has computed
         given: Dict[Any, Any]
         try:
-            given = dict(inspect.signature(call.module.forward).bind(*call.positional, **call.keywords).arguments)
+            given = dict(inspect.signature(unwrap(call.module).forward).bind(*call.positional, **call.keywords).arguments)
         except (TypeError, ValueError):  # the arguments do not fit; the call itself will raise the error
             given = {**dict(enumerate(call.positional)), **call.keywords}
         name = ("rank%d." % self.settings.rank if self.settings.rank else "") + "step%d" % self.steps.number
@@ -496,11 +497,3 @@ def _find_keywords(frame: Optional[FrameType]) -> Dict[str, Any]:
             return keywords
         frame = frame.f_back
     return {}
-
-
-def _never() -> bool:
-    return False
-
-
-# torch before 2.3 has it elsewhere, and there only while its compiler is loaded.
-_is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", _never)

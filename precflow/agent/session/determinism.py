@@ -11,6 +11,7 @@ import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Dict
 
+from precflow.agent.contract import join_names
 from precflow.agent.devices.protocol import Device
 from precflow.agent.request import DeterminismSection
 
@@ -82,7 +83,7 @@ def remove_dropout(model: torch.nn.Module) -> Dict[str, torch.nn.Module]:
             continue
         if getattr(module, attribute) > 0:
             setattr(module, attribute, 0.0)
-            removed[name] = module
+            removed[join_names("", name)] = module
     return removed
 
 

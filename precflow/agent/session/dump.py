@@ -19,6 +19,7 @@ from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
+from precflow.agent.request import runs_eagerly
 from precflow.agent.selection import check_scope
 from precflow.agent.session import determinism, environment, faults, garbage, precision, rank_group
 from precflow.agent.session.changes import Seeds, list_changes
@@ -113,6 +114,7 @@ def record(
         keep_weights=capture.weights == KEPT,
         report=run.events.report_collective if run.request.ranks > 1 else None,
         substitute=None if choices is None else choices.substitute,
+        compiles=not runs_eagerly(run.request),
     )
     training = Training(run.request, workload.model, run.where)
     with garbage.collect_rarely():
@@ -133,6 +135,7 @@ def record(
         draws = describe_draws(run.numbers.draws, sites)
         # In a resumed dump a rule may have matched only in steps that were recorded before, so none is called unmatched.
         unmatched = [] if run.request.resume else selection.unmatched
+        compiled = recorder.describe_compiled()
         header = build_header(
             run.request,
             run.device,
@@ -143,7 +146,7 @@ def record(
             functional_dropouts=run.numbers.removed,
             draws=draws,
             seeded=seeded,
-            more={"choices": len(given), "learning_rate": training.rates_replaced},
+            more={"choices": len(given), "compiled": len(compiled["eager"]), "learning_rate": training.rates_replaced},
         )
         return {
             **header,
@@ -158,6 +161,7 @@ def record(
             # A workload has no end of its own: it is ended after the last recorded step.
             "ran": [describe_run(steps=max(capture.step) + 1, whole=False)],
             "updates": recorder.updates.describe(),
+            "compiled": compiled,
             "repeat": repeat,
             "observer": observer,
             "sites": [redaction.redact_text(site) for site in sites],
@@ -256,6 +260,7 @@ def _check_repeat(
         selection=selection,
         rank=rank_of(run.request),
         substitute=None if choices is None else choices.substitute,
+        compiles=not runs_eagerly(run.request),
     )
     with run.events.nth_of(1, 2):
         second = _run_steps(run, workload, Training(run.request, workload.model, run.where), recorder)
@@ -367,6 +372,7 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         "observer": dict(EMPTY_HEADER["observer"]),
         "ran": [],
         "draws": list(draws),
+        "compiled": {"unseen": {}, "eager": []},
         "sites": [],
         "seconds": {},
     }

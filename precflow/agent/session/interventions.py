@@ -26,7 +26,7 @@ from precflow.agent.capture.lineage import version_of
 from precflow.agent.capture.nesting import leaves
 from precflow.agent.capture.operator_names import is_movement, operator_name
 from precflow.agent.capture.torch_functions import Function
-from precflow.agent.contract import FORWARD, OPERATOR, OUTSIDE, PLACEMENT, level_of, parse_identity
+from precflow.agent.contract import FORWARD, OPERATOR, OUTSIDE, PLACEMENT, join_names, level_of, parse_identity
 from precflow.agent.failures import AgentError
 from precflow.agent.replay.calls import CannotCompute, parse_argument
 from precflow.agent.session.disturbance import Schema, SchemaMode
@@ -69,7 +69,7 @@ class Interventions:
         for change in changes:
             for record in change.records:
                 self._add(record, change)
-        self._names = {id(module): name for name, module in model.named_modules()}
+        self._names = {id(module): join_names("", name) for name, module in model.named_modules()}
         self._running: List[Tuple[str, int, Counter[str]]] = []  # innermost last, with how often each operator ran in it
         self._entries: Counter[str] = Counter()
         self._signatures = Signatures()

@@ -16,7 +16,7 @@ from torch._C import DisableTorchFunction
 from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.operator_names import operator_name
-from precflow.agent.contract import DYNAMIC, O1, O2
+from precflow.agent.contract import DYNAMIC, O1, O2, join_names
 from precflow.agent.failures import AgentError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _check_autocast(settings: PrecisionSection, where: torch.device) -> None:
 
 def _choose_float32_modules(settings: PrecisionSection, model: torch.nn.Module) -> Dict[str, torch.nn.Module]:
     """Return the outermost modules that stay in float32: those that match, and batch norms at level O2."""
-    named = dict(model.named_modules())
+    named = {join_names("", name): module for name, module in model.named_modules()}
     idle = [pattern for pattern in settings.float32_modules if not any(fnmatchcase(name, pattern) for name in named)]
     if idle:
         message = "mixed_precision.float32_modules: %s matches no module" % ", ".join(idle)

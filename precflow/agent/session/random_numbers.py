@@ -18,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from precflow.agent.capture.torch_functions import leave_mode
+from precflow.agent.capture.wrappers import is_compiling
 from precflow.agent.session.user_code import find_running_line, find_running_place
 
 DRAWING = frozenset(
@@ -95,7 +96,8 @@ class RandomNumbers(TorchFunctionMode):
     ) -> Any:
         """Run one torch function; see the class."""
         arguments = dict(kwargs or {})
-        name = str(getattr(func, "__name__", ""))
+        only_lists = not self._move and not self._remove_dropout
+        name = "" if only_lists and is_compiling() else str(getattr(func, "__name__", ""))  # code that is traced keeps no list
         if name in DRAWING:
             return self._draw(func, name, args, arguments)
         if name in DROPOUT and _would_draw(args, arguments):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optiona
 import torch
 from torch._C import DisableTorchFunction
 
+from precflow.agent.capture.wrappers import unwrap
 from precflow.agent.contract import BACKWARD, O2, PHASES
 from precflow.agent.failures import AgentError
 from precflow.agent.session import precision, rank_group
@@ -70,7 +71,7 @@ class Training:
         self._model = model
         self._is_training = is_training(request)
         self._loss = _build_loss(request, where) if self._is_training else None
-        self._forward_names = read_argument_names(model.forward)
+        self._forward_names = read_argument_names(unwrap(model).forward)
         self._loss_names = None if self._loss is None else read_argument_names(self._loss, skipped=1)
         # What the steps call: the ranks of a side train the model together.
         self._called = rank_group.wrap(request, model) if self._is_training else model

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, 
 import torch
 
 from precflow.agent.capture.nesting import leaves
-from precflow.agent.contract import DIGEST_SIZE
+from precflow.agent.capture.wrappers import unwrap
+from precflow.agent.contract import DIGEST_SIZE, join_names
 from precflow.agent.failures import AgentError
 from precflow.agent.measure.content_id import content_id, dtype_name
 from precflow.agent.session import determinism, faults, precision, rank_group
@@ -196,7 +197,7 @@ def build_inputs(request: Request, model: torch.nn.Module) -> Dict[str, Any]:
         message = "workload.inputs: %s returned a %s" % (spec["_target_"], type(inputs).__name__)
         raise AgentError("workload", message, "return a dict of keyword arguments of the model's forward, or a tuple")
     try:
-        return dict(inspect.signature(model.forward).bind(*inputs).arguments)
+        return dict(inspect.signature(unwrap(model).forward).bind(*inputs).arguments)
     except TypeError as error:
         raise AgentError("workload", "workload.inputs: the tuple does not fit the model's forward: %s" % error) from error
 
@@ -256,7 +257,9 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
 
 def hash_weights(model: torch.nn.Module) -> Dict[str, Any]:
     """Return ``digest`` and ``entries`` of all parameters and buffers; a tied weight has its first name."""
-    return _hash_tensors(chain(model.named_parameters(), model.named_buffers()))
+    written = unwrap(model)
+    named = chain(written.named_parameters(), written.named_buffers())
+    return _hash_tensors((join_names("", name), tensor) for name, tensor in named)
 
 
 def hash_inputs(inputs: Any, path: str = "") -> Dict[str, Any]:

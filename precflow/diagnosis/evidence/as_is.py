@@ -9,7 +9,7 @@ from precflow.judgement.verdicts import Verdict
 # Overrides that leave alone what was changed. With dropout, draws are moved: two kinds of devices would draw other masks.
 _UNDO = {
     "dropout": "determinism.dropout=kept determinism.random_numbers=cpu",
-    "compiled": "workload.compile=kept",
+    "compiled": "capture.compiled=kept",
     "learning_rate": "workload.learning_rate=null",
     "algorithms": "determinism.algorithms=native",
 }

@@ -107,6 +107,9 @@ _RUN = {
         "leaves it alone",
         "The overrides with which a run leaves the most likely of these changes alone; empty if there are none.",
     ),
+    "compiled_unseen": EvidenceName(
+        "not seen", "What each side ran in compiled code, where nothing is recorded inside, with the number of modules."
+    ),
     "draws_patch": EvidenceName(
         "patch", "File in the folder of the report that makes the script draw on the CPU; empty if there is none."
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 from precflow.comparison.measure import Measure
 from precflow.dumps.header import ContentEntries, Header
-from precflow.environment import amounts, differences, reproduction, variables
+from precflow.environment import amounts, differences, reproduction, unseen, variables
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
 UNPAIRED = ("unpaired_reference", "unpaired_target")
@@ -67,6 +67,7 @@ def _compare_starts(reference: Header, target: Header) -> dict[str, Any]:
             if header.observer.checked
         ],
         "other_amounts": amounts.find_other_amounts(reference, target),
+        "compiled_unseen": unseen.describe_unseen(reference, target),
         "draws_patch": next((patch for header in (target, reference) if (patch := header.script.get("patch", ""))), ""),
     }
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from precflow.agent.capture.module_hooks import class_name_of, find_watched_modules, is_compiled
+from precflow.agent.capture.module_hooks import class_name_of, find_watched_modules
 from precflow.agent.capture.recorder import Recorder
+from precflow.agent.capture.wrappers import is_compiled
 from precflow.agent.dump.writer import Writer
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")  # deprecated, and still in use

@@ -565,6 +565,11 @@ TABLE = [
         {"changed_by_watching": ["the target computes something else when it is watched: loss after step 0"]},
         {"changed_by_watching": []},
     ),
+    (
+        "PF116",
+        {"compiled_unseen": ["compiled code on the target: 2 modules"], "unpaired_count": 1, "unpaired_reference": ["a.b"]},
+        {"compiled_unseen": [], "unpaired_count": 1, "unpaired_reference": ["a.b"]},
+    ),
     ("PF115", {"other_amounts": ["the reference made 5 steps and the target 7"]}, {"other_amounts": []}),
     ("PF110", AS_IS, {**AS_IS, "as_is": "agrees"}),
     ("PF110", {**AS_IS, "as_is_repeats": True, "changes_undone": ""}, {**AS_IS, "failing": 3}),
