@@ -68,8 +68,61 @@ def convolve(x, weight, bias, padding, mode):
     return functional.conv2d(functional.pad(x, padding, mode=mode), weight, bias)
 
 
+GATES = tuple(torch.randn(shape, generator=GENERATOR) for shape in ((40, 6), (40, 8), (24, 6), (24, 8), (24,), (24,)))
+
+
+def order_gates(x, hidden, *weights):
+    return torch.gru_cell(x, hidden, *(torch.cat([one.chunk(3)[place] for place in (1, 0, 2)]) for one in weights))
+
+
+def sum_in_half(x):
+    total = torch.zeros(x.shape[1:])
+    return torch.stack([total := (total + row).half().float() for row in x.float()]).to(x.dtype)
+
+
 # operator, arguments, tensors, what the reference gives, what the target gives, and with which value
 CASES = {
+    "kernel": (
+        "conv2d",
+        {},
+        (IMAGE, WEIGHT, BIAS),
+        functional.conv2d,
+        lambda x, weight, bias: functional.conv2d(x, weight.flip(2, 3), bias),
+        "weight='mirrored'",
+    ),
+    "gates": ("gru_cell", {}, GATES, torch.gru_cell, order_gates, "gates='z, r, n'"),
+    "scale": (
+        "scaled_dot_product_attention",
+        {"scale": "0.5"},
+        (HEADS, HEADS.flip(0), HEADS.flip(1)),
+        lambda *given: functional.scaled_dot_product_attention(*given, scale=0.5),
+        lambda *given: functional.scaled_dot_product_attention(*given, scale=0.125),
+        "scale=0.125",
+    ),
+    "bounded norm": (
+        "normalize",
+        {"dim": "-1"},
+        (SQUARE,),
+        lambda x: functional.normalize(x, dim=-1),
+        lambda x: functional.normalize(x, dim=-1, eps=5.0),
+        "eps=5.0",
+    ),
+    "larger norm": (
+        "normalize",
+        {"dim": "-1"},
+        (SQUARE,),
+        lambda x: functional.normalize(x, dim=-1),
+        lambda x: x / (x.norm(dim=-1, keepdim=True) + 0.75),
+        "eps_added_to_norm=0.75",
+    ),
+    "accumulator": (
+        "cumsum",
+        {"1": "0"},
+        (torch.randn(40, 24, generator=GENERATOR),),
+        lambda x: x.cumsum(0),
+        sum_in_half,
+        "accumulator='float16'",
+    ),
     "padding mode": (
         "conv2d",
         {"3": "(1, 1)", "4": "(1, 1)"},

@@ -22,6 +22,7 @@ numbers against float64 with that value::
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import os
@@ -53,6 +54,7 @@ from precflow.agent.replay.gradients import GradientComputation
 from precflow.agent.replay.inner_terms import find_inner_terms
 from precflow.agent.replay.other_arguments import Other, list_others
 from precflow.agent.replay.other_forms import count_bits, find_other_form
+from precflow.agent.replay.other_numbers import fit_others
 from precflow.agent.replay.partial_sums import add_in_parts, add_partial_sums, find_summed, split_operands
 from precflow.agent.replay.readings import Exact, adapt, choose_tolerance, measure_distance, outputs_of, run_closest, widen
 
@@ -66,6 +68,7 @@ _REPRODUCED = 0.25  # a float64 result that is farther from what the reference c
 _SAME_GRADIENT = 2.0**-7
 _ROUNDINGS = 8  # of bfloat16, which is coarser than that
 _FINE_DIGITS = 24  # float32 and float64
+_EXPLAINED = 0.99  # from which on no number is fitted in place of a value that was tried
 _EXPLAINS = 0.5  # share of the target's error from which on another value is worth a line
 _EVERY = 2.0  # seconds between two reports of progress
 
@@ -322,7 +325,16 @@ def _try_other_values(call: RecordedCall, kind: str, files: TensorFiles) -> Line
         _try_other_value, kind=kind, computation=computation, sides=sides, exact=exact, own=own, files=files
     )
     others: List[Line] = []
-    for other in list_others(call):
+    inputs = {path: widen(tensor) for path, tensor in sides[TARGET].inputs.items()}
+
+    def run_other(other: RecordedCall) -> Dict[str, torch.Tensor]:
+        """Return the results of the call with another number."""
+        return computation.varied(other, operators.kind_of(other)).run(sides[TARGET]).outputs
+
+    for other in itertools.chain(list_others(call), fit_others(call, inputs, sides[TARGET].outputs, run_other)):
+        explained = any(line["argument"] == other.argument and line["share"] > _EXPLAINED for line in others)
+        if other.is_fitted and explained:
+            continue
         try:
             line = try_value(other)
         except Exception:  # noqa: BLE001, S112  torch refuses this value here; another may fit
@@ -348,7 +360,12 @@ def _try_other_value(  # noqa: PLR0913  the call as it is, and what was measured
         target = target._replace(inputs=other.change({path: widen(tensor) for path, tensor in target.inputs.items()}))
     other_kind = operators.kind_of(other.call)
     changed = computation.varied(other.call, other_kind)
-    result = changed.run(target)
+    if other.compute is None:
+        result = changed.run(target)
+        run_in_parts: Callable[[], Dict[str, torch.Tensor]] = functools.partial(changed.run_in_parts, target)
+    else:
+        result = exact._replace(outputs=other.compute({path: widen(tensor) for path, tensor in target.inputs.items()}))
+        run_in_parts = _know_no_parts
     explained = [
         explain(output, exact.outputs.get(index), result.outputs.get(index)) for index, output in target.outputs.items()
     ]
@@ -356,8 +373,7 @@ def _try_other_value(  # noqa: PLR0913  the call as it is, and what was measured
     if (target.outputs and not differing) or any(one.share < _EXPLAINS for one in differing):
         return None
     measured = _measure_side(target, result, other_kind, files)
-    in_parts = functools.partial(changed.run_in_parts, target)
-    add_partial_sums(own, measured, dict.fromkeys(measured, other_kind), result, in_parts)
+    add_partial_sums(own, measured, dict.fromkeys(measured, other_kind), result, run_in_parts)
     kind = kind if kind == other_kind else operators.OTHER
     return {
         "argument": other.argument,
@@ -369,6 +385,10 @@ def _try_other_value(  # noqa: PLR0913  the call as it is, and what was measured
             _join(other.call, index, kind, sides, {REFERENCE: own, TARGET: measured}) for index in output_indices(other.call)
         ],
     }
+
+
+def _know_no_parts() -> Dict[str, torch.Tensor]:
+    raise CannotCompute("what it sums over is not known")
 
 
 def _count_elements(exact: Exact) -> int:

@@ -41,6 +41,8 @@ class Other(NamedTuple):
         value: Text of the other one.
         call: The call with it.
         change: What it does to the input tensors, in float64, where no argument of the function says it.
+        compute: Takes the input tensors in float64 and returns the results, where the function itself cannot compute it.
+        is_fitted: Its value is no choice of the table, but a number that was fitted to the target.
     """
 
     argument: str
@@ -48,6 +50,8 @@ class Other(NamedTuple):
     value: str
     call: RecordedCall
     change: Optional[Change] = None
+    compute: Optional[Change] = None
+    is_fitted: bool = False
 
 
 def list_others(call: RecordedCall) -> List[Other]:
@@ -106,6 +110,11 @@ class Given:
         if key not in self._paths:
             raise CannotCompute("there is no tensor %s" % name)
         return str(key)
+
+    def find_from(self, place: int) -> List[str]:
+        """Return the paths of the tensors from this place on, those in a list at it among them."""
+        heads = {path: path.partition(".")[0] for path in self._paths}
+        return [path for path, head in heads.items() if head.isdigit() and int(head) >= place]
 
     def replaced(self, names: str, place: int, value: Any) -> RecordedCall:
         """Return the call with another value; one that was not given is added by its first name.
@@ -262,6 +271,77 @@ def _shift(path: str, axis: int, neutral: float, tensors: Tensors) -> Dict[str, 
     return {**tensors, path: torch.cat([first, values.narrow(axis, 0, values.shape[axis] - 1)], axis)}
 
 
+def summed_in(name: str) -> Way:
+    """A running sum that is kept in a narrower type."""
+
+    def vary(given: Given) -> Iterator[Other]:
+        """Yield the sum that is rounded to the type after each element."""
+        axis = given.value("dim", 1, default=None)
+        compute = functools.partial(_sum_in, getattr(torch, name), given.path("input self", 0), axis)
+        yield Other("accumulator", "'the type of its result'", repr(name), given.call, compute=compute)
+
+    return vary
+
+
+def _sum_in(dtype: torch.dtype, path: str, axis: int, tensors: Tensors) -> Dict[str, torch.Tensor]:
+    total = torch.zeros_like(tensors[path].select(axis, 0))
+    sums: List[torch.Tensor] = []
+    for values in tensors[path].unbind(axis):
+        total = (total + values).to(dtype).to(torch.float64)
+        sums.append(total)
+    return {"0": torch.stack(sums, axis)}
+
+
+def order_gates(names: str, weights: int) -> Way:
+    """The gates of a recurrent cell in another order, as another library keeps them.
+
+    Args:
+        names: One letter for each gate, in torch's order.
+        weights: Place of the first weight, or of the list of weights.
+    """
+
+    def vary(given: Given) -> Iterator[Other]:
+        """Yield the calls whose weights have their parts in another order."""
+        paths = given.find_from(weights)
+        for order in itertools.permutations(range(len(names))):
+            if order != tuple(range(len(names))):
+                text = ", ".join(names[place] for place in order)
+                yield Other("gates", repr(", ".join(names)), repr(text), given.call, functools.partial(_order, paths, order))
+
+    return vary
+
+
+def _order(paths: Sequence[str], order: Sequence[int], tensors: Tensors) -> Dict[str, torch.Tensor]:
+    changed = dict(tensors)
+    for path in paths:
+        parts = tensors[path].chunk(len(order))
+        changed[path] = torch.cat([parts[place] for place in order])
+    return changed
+
+
+def turn_kernel(given: Given) -> Iterator[Other]:
+    """A kernel of a convolution that is mirrored along its axes of space, or has these, or its channels, exchanged."""
+    if given.value("transposed", -1, default=False):
+        return
+    path, shape = given.path("weight", 1), given.shape("weight", 1)
+    space = tuple(range(2, len(shape)))
+    turns: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+    if max(shape[2:], default=1) > 1:
+        turns["mirrored"] = lambda kernel: kernel.flip(space)
+        several = space[:2] if len(space) > 1 and min(shape[2:4]) > 1 else ()
+        turns.update({"mirrored along axis %d" % axis: functools.partial(torch.flip, dims=(axis,)) for axis in several})
+    if len(space) > 1 and shape[-1] == shape[-2] > 1:
+        turns["rows and columns exchanged"] = lambda kernel: kernel.transpose(-1, -2)
+    if shape[0] == shape[1] > 1:
+        turns["channels exchanged"] = lambda kernel: kernel.transpose(0, 1)
+    for text, turn in turns.items():
+        yield Other("weight", "'as it is'", repr(text), given.call, functools.partial(_turn, path, turn))
+
+
+def _turn(path: str, turn: Callable[[torch.Tensor], torch.Tensor], tensors: Tensors) -> Dict[str, torch.Tensor]:
+    return {**tensors, path: turn(tensors[path])}
+
+
 def _expand(value: Any, count: int) -> List[int]:
     """Return one number for each axis: of ``1``, ``(1,)`` or ``(1, 1)``.
 
@@ -404,7 +484,7 @@ _EPSILONS = among(0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3)
 _SLOPES = among(0.0, 0.01, 0.1, 0.2, 0.25)
 _ONE = among(1)
 
-_CONVOLUTION: Tuple[Way, ...] = (pad_otherwise, dilate_otherwise(4, 5), without("bias", 2))
+_CONVOLUTION: Tuple[Way, ...] = (pad_otherwise, dilate_otherwise(4, 5), without("bias", 2), turn_kernel)
 _MAXIMUM: Tuple[Way, ...] = (
     fill_maximum,
     dilate_otherwise(3, 4),
@@ -539,7 +619,7 @@ _TABLE: Dict[str, Tuple[Way, ...]] = {
     "nan_to_num": (argument("nan", 1, 0.0, among(0.0)),),
     # Along an axis.
     **_all_of("softmax log_softmax softmin logsumexp", argument("dim", 1, None, axes)),
-    "cumsum": (_AXIS_OF_NONE, exclusive(0.0)),
+    "cumsum": (_AXIS_OF_NONE, exclusive(0.0), summed_in("float16"), summed_in("bfloat16")),
     "cumprod": (_AXIS_OF_NONE, exclusive(1.0)),
     **_all_of("cummax cummin logcumsumexp", _AXIS_OF_NONE),
     **_all_of("sum mean nansum amax amin max min argmax argmin all any median nanmedian mode", _AXIS_OF_NONE),
@@ -561,6 +641,9 @@ _TABLE: Dict[str, Tuple[Way, ...]] = {
     **_all_of("addmm baddbmm addbmm addmv addr", argument("beta", -1, 1, _ONE), argument("alpha", -1, 1, _ONE)),
     **_all_of("add sub rsub", argument("alpha", -1, 1, _ONE)),
     **_all_of("addcmul addcdiv", argument("value", -1, 1, _ONE)),
+    # Recurrent cells.
+    **_all_of("lstm lstm_cell", order_gates("ifgo", 2)),
+    **_all_of("gru gru_cell", order_gates("rzn", 2)),
     # Attention.
     "scaled_dot_product_attention": (
         switch("is_causal", 5, default=False),
