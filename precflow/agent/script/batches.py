@@ -7,12 +7,12 @@ is right only where the model computes its loss itself, as those of transformers
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
 
+from precflow.agent import intake
 from precflow.agent.capture.nesting import leaves
 from precflow.agent.contract import BATCHES_FOLDER, DIGEST_SIZE, DTYPE_OF_SAFETENSORS
 from precflow.agent.dump.shard import ShardFile, TensorEntry, storable
@@ -158,14 +158,14 @@ def read_tensors(path: str) -> Dict[str, torch.Tensor]:
         AgentError: ``workload``: the file cannot be read, or its bytes are not those that were written.
     """
     try:
-        with open(path, "rb") as file:
-            index = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        with intake.open_regular(path) as file:
+            index = intake.parse_json(file.read(int.from_bytes(file.read(8), "little")))
             data = file.read()
         sums = index.pop("__metadata__", {})
         return {
             key[len(_KEY) :]: _read_tensor(data, entry, sums.get(key)) for key, entry in index.items() if key.startswith(_KEY)
         }
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, OverflowError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = "the reference's batch %s cannot be read: %s" % (path, error)
         raise AgentError("workload", message, "record the reference again, or copy its dump again") from error
 
