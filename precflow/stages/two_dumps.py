@@ -119,7 +119,7 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
             reasons=(*model.verdict.reasons, *_suggest_comparing(reproduction, reference, target, same, command)),
         ),
         recipe=" and ".join(dict.fromkeys(recipes)) or "two dumps",
-        columns=METRICS,
+        columns=tuple(METRICS),
         seconds=round(time.monotonic() - started, 1),
     )
 
