@@ -43,7 +43,8 @@ def compare(  # noqa: PLR0913  each is needed, and named at the call
 ) -> list[Measure]:
     """Measure every output record of two dumps.
 
-    Memory is bounded, whatever the size of the tensors. A module and its last operator have the same output; tensors with the
+    A step that one side has dropped (``keep_last``) is compared with nothing, and its records are no missing ones. Memory is
+    bounded, whatever the size of the tensors. A module and its last operator have the same output; tensors with the
     same content ids are read once for all such records.
 
     Args:
@@ -63,7 +64,11 @@ def compare(  # noqa: PLR0913  each is needed, and named at the call
     rules = {**list_ruled(reference), **list_ruled(target)}
     known = constants or common_constants(reference, target)
     with collector_off():  # it would walk over all records again and again
-        pairs = pair_records(_list_outputs(reference), _list_outputs(target))
+        pairs = [
+            joined
+            for joined in pair_records(_list_outputs(reference), _list_outputs(target))
+            if not _is_of_dropped_step(joined, reference, target)
+        ]
         measures = [describe_pair(joined, calls, rules) for joined in pairs]
     readings: dict[Contents, Reading] = {}
     waiting: dict[int, Contents] = {}
@@ -95,6 +100,14 @@ def compare(  # noqa: PLR0913  each is needed, and named at the call
             else _estimate(measure, pairs[number], reference, target, options)
             for number, measure in enumerate(measures)
         ]
+
+
+def _is_of_dropped_step(joined: Pair, reference: Dump, target: Dump) -> bool:
+    """Tell whether a record has no partner because the other side has recorded its step and deleted it again."""
+    alone, other = (joined.target, reference) if joined.reference is None else (joined.reference, target)
+    if not other.header.dropped or alone is None or (joined.reference is not None and joined.target is not None):
+        return False
+    return (alone.whose.rank, alone.whose.step) in other.header.dropped_steps
 
 
 def _list_outputs(dump: Dump) -> Iterator[Record]:

@@ -20,6 +20,7 @@ _AGAIN = "write the dump again, or copy it again from where it was written"
 _ADDED: Mapping[str, Any] = {
     name: EMPTY_HEADER[name] for name in ("script", "observer", "ran", "compiled", "loss_steps", "updates")
 }  # keys that older agents of this schema do not write, with their empty values
+_MOST = 1 << 20  # steps of one range: a header is from outside
 _SIDES = ("reference", "target", "golden")
 
 
@@ -281,9 +282,24 @@ class Header:
         return len({0, *self.sites_of_ranks, *(rank for rank, _ in places)})
 
     @property
+    def dropped_steps(self) -> frozenset[tuple[int, int]]:
+        """Rank and step of each step that was recorded and later deleted."""
+        return frozenset((rank, step) for rank, text in self.dropped.items() for step in _parse_numbers(text))
+
+    @property
     def loss_of_step(self) -> dict[int, float]:
         """Training step -> its loss."""
         return dict(zip(self.loss_steps or range(len(self.losses)), self.losses, strict=True))
+
+
+def _parse_numbers(text: str) -> list[int]:
+    """Return the numbers of ranges as the agent writes them; none of a text that it would not write.
+
+    >>> _parse_numbers("0-2,7"), _parse_numbers("x")
+    ([0, 1, 2, 7], [])
+    """
+    runs = [part.partition("-") for part in text.split(",") if part.replace("-", "", 1).isdigit()]
+    return [number for first, _, last in runs for number in range(int(first), min(int(last or first), int(first) + _MOST) + 1)]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from precflow.agent.contract import ROOT_MODULE
 from precflow.config.schema import plain
+from precflow.diagnosis.dropped_steps import describe_kept_alone
 from precflow.dumps.batches import DATA
 from precflow.dumps.header import describe_comparison
 from precflow.dumps.reader import Dump
@@ -42,7 +43,8 @@ class Reproduction:
         blockers: Seeds, weights, inputs or recipes that differ; no tensor is compared.
         incomplete: Dumps that were never sealed or are damaged. What they have is compared, but the verdict is not "aligned".
         unrepeatable: ``side: record`` of each record that changed between two equal runs.
-        unseen: Models in whose output the agent found no tensor; the verdict is not "aligned".
+        unseen: Models in whose output the agent found no tensor, and a step with NaN that only one side kept; the verdict is
+            not "aligned".
         unchecked: Sides that were not run twice.
         disturbed: Sides that compute something else when they are watched, or were not checked though that was asked for; the
             verdict is not "aligned".
@@ -95,7 +97,11 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
         blockers=tuple(blockers) if both_sealed else (),
         incomplete=(*_find_incomplete("reference", reference), *_find_incomplete("target", target)),
         unrepeatable=(*_find_unrepeatable("reference", reference), *_find_unrepeatable("target", target)),
-        unseen=(*_find_unseen("reference", reference), *_find_unseen("target", target)),
+        unseen=(
+            *_find_unseen("reference", reference),
+            *_find_unseen("target", target),
+            *describe_kept_alone(reference, target),
+        ),
         unchecked=tuple(
             side for side, dump in (("reference", reference), ("target", target)) if not dump.header.repeat.checked
         ),

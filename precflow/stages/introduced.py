@@ -21,6 +21,7 @@ from precflow.config.sections.standards import are_measured
 from precflow.diagnosis import operator_standards
 from precflow.diagnosis.attribution import Attribution, attribute
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
+from precflow.diagnosis.dropped_steps import blame_first_broken, find_first_broken
 from precflow.diagnosis.evaluation import (
     Located,
     find_doubtful_pairs,
@@ -401,7 +402,8 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     wrong = {(one.call, one.index) for one in found if one.is_fault}
     kept = {record.text for pair in pairs for record in pair.reference.outputs if (pair.name, record.index) in wrong}
     still = find_still_parameters(reference, target, measures)
-    final = replace(final, region=blame_still(final.region, still, reference.calls(), kept=kept))
+    blamed = blame_still(final.region, still, reference.calls(), kept=kept)
+    final = replace(final, region=blame_first_broken(blamed, find_first_broken(reference, target)))
     if holding:
         statuses, outcome = operator_standards.apply(
             [operator_standards.hold_all(one, evaluated, operators) for one in holding],

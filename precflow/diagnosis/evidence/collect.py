@@ -13,6 +13,7 @@ from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.advice.repro import SCRIPT, write_repro
 from precflow.diagnosis.alone import RunAlone
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
+from precflow.diagnosis.dropped_steps import find_first_broken, gather_first_broken
 from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import communication, inputs, loss_rows, operator_families, run, suspect, training
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
@@ -128,6 +129,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         **inputs.gather(find_given(target)),
         **({} if blockers else training.gather(reference, target, steps=steps, gradients=gradients, still=still)),
         **gather_still(still, region),
+        **({} if blockers else gather_first_broken(find_first_broken(reference, target))),
         **({} if blockers else communication.gather_run(reference, target, region.suspects, judged)),
         **(loss_rows.gather(reference, target) if region.suspects and not blockers else {}),
         "arguments_elsewhere": elsewhere[:_LISTED],

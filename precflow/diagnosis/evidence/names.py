@@ -135,6 +135,12 @@ _RUN = {
     ),
     "overflow_starts": EvidenceName("where that begins", "Module and operator."),
     "overflow_ends": EvidenceName("kinds that follow", "Further kinds that only the target has, in order."),
+    "broken_side": EvidenceName(
+        "side with NaN in a step that the other dropped",
+        "Such steps are kept (`capture.keep_last`), so that the other side had none; absent without one.",
+    ),
+    "broken_at": EvidenceName("NaN begins there at", "Module and operator of the first call that makes NaN or infinity."),
+    "broken_text": EvidenceName("what it gives", "Call, number of elements and step."),
     "left_out_reference": EvidenceName(
         "steps that the reference skips",
         "Its gradients are not finite and its optimizer did nothing; the target's made the step.",

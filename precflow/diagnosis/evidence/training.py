@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -226,7 +227,11 @@ def _compare_changes(gradients: Gradients) -> dict[str, Any]:
     for change in gradients.changes:
         by_step[change.step, change.rank][change.side] = change
     for (step, _), sides in sorted(by_step.items()):
-        if len(sides) == 2 and _differ(sides["reference"], sides["target"]):
+        if (
+            len(sides) == 2
+            and all(math.isfinite(one.norm) for one in sides.values())
+            and _differ(sides["reference"], sides["target"])
+        ):
             words = {f"gradients_{side}": _KINDS[change.kind].format(change.amount) for side, change in sides.items()}
             return {**found, **words, "gradients_step": step}
     return found

@@ -212,8 +212,15 @@ def _measure_one(step: _RecordedStep, computed: StepResults, name: str) -> float
         return 0.0
     unit = 2.0 ** -float_facts(step.dtypes[name]).digits
     smallest = float_facts(step.dtypes[name]).smallest_normal * math.sqrt(recorded.size)
-    room = _ROUNDINGS * unit * float(np.linalg.norm(computed.terms[name])) + smallest
-    error = float(np.linalg.norm(recorded - computed.values[name])) / room
+    expected = computed.values[name]
+    finite = np.isfinite(recorded)
+    if not finite.all():  # NaN follows from a gradient or a weight that is NaN
+        if (finite != np.isfinite(expected)).any():
+            return math.inf
+        recorded, expected = recorded[finite], expected[finite]
+    terms = computed.terms[name][finite]
+    room = _ROUNDINGS * unit * float(np.linalg.norm(terms)) + smallest
+    error = float(np.linalg.norm(recorded - expected)) / room
     return error if not math.isnan(error) else math.inf
 
 

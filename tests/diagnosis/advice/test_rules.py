@@ -527,6 +527,7 @@ TABLE = [
     ("PF801", {"optimizer_choices": [CLASS], "optimizer_settings_proven": [CLASS]}, {"optimizer_choices": [CLASS], **STILL}),
     ("PF810", STILL, {**STILL, "still_why": "rounded"}),
     ("PF811", {**STILL, "still_why": "rounded"}, STILL),
+    ("PF815", {"broken_side": "target", "broken_at": "a / mm", "broken_text": "a / mm: 3 NaN in step 5"}, {}),
     ("PF813", {"gradients_left_side": "target", "gradients_left_step": 1, "gradients_left_share": 1.0}, {}),
     ("PF812", {**STILL, "still_state": "exp_avg"}, STILL),
     ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_explained": 0.2}),
