@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow import resources
-from precflow.agent import redaction
+from precflow.agent import intake, redaction
 from precflow.config.documents import Document, display_path
 from precflow.config.search_path import DATA_GROUPS, GROUPS, describe_not_found, find, list_folders
 from precflow.config.suggestions import did_you_mean
@@ -120,9 +119,9 @@ def _read_findings(run: Path, identifier: str) -> list[dict[str, Any]]:
         )
     results.sort(key=lambda path: path.stat().st_mtime)
     try:
-        findings = json.loads(results[-1].read_text(encoding="utf-8"))["findings"]
-        made_by_rule = [finding for finding in findings if finding["rule"] == identifier]
-    except (ValueError, KeyError, TypeError) as error:
+        findings = intake.read_json(results[-1])["findings"]
+        made_by_rule = [finding for finding in findings if finding["rule"] == identifier and _format_finding(finding)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"{results[-1]} is no result of a run: {error}", next_step="run the recipe again") from error
     if not made_by_rule:
         others = ", ".join(str(finding["rule"]) for finding in findings) or "none"

@@ -100,6 +100,16 @@ def test_a_finding_of_a_run(capsys, tmp_path):
         show.main(["PF211", str(tmp_path)])
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"findings": ' + "9" * 5000 + "}", '{"findings": [{"rule": "PF214"}]}', "[1]", '{"findings": 1e400}'],
+)
+def test_a_file_that_is_no_result_is_said(tmp_path, text):
+    (tmp_path / "result.json").write_text(text, encoding="utf-8")
+    with pytest.raises(StoreError, match=r"result\.json is no result of a run"):
+        show.main(["PF214", str(tmp_path / "result.json")])
+
+
 def test_a_rule_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="there is no rule PF999"):
         show.main(["PF999"])
