@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 import torch
 
+from precflow.agent.replay.backward_forms import FORMS
 from precflow.agent.replay.calls import GradientGraph, find_dtype
 from precflow.agent.replay.gradients import Differentiated, GradientComputation, Ran, Tensors, pull_back
 from precflow.agent.replay.readings import Exact, widen
@@ -31,6 +32,7 @@ _TYPES = (("bfloat16", torch.bfloat16), ("float16", torch.float16))
 _BITS = (11, 10, 7)  # explicit bits of the significand: HF32, TF32, bfloat16
 _SEVERAL = 16  # wrong elements; a change may be right about fewer by chance
 _LEAST = 0.5  # share from which on a change is worth a line
+_FORM = "form_"
 _ALL = ""  # in place of a path: what leaves through all of them
 
 Line = Dict[str, Any]
@@ -77,7 +79,7 @@ def find_alternatives(graph: GradientGraph, computation: GradientComputation, re
     plain = [chain.run() for chain in chains]
     for kind, place, factor, change in _list_changes(chains[0], compared, plain[0]):
         fits = [
-            compared.measure(chain.run(place, change) if change else _cut_operands(chain, place, kind), unchanged)
+            compared.measure(chain.run(place, change) if change else _run_otherwise(chain, place, kind), unchanged)
             for chain, unchanged in zip(chains, plain)
         ]
         share, left = max(fits)
@@ -88,14 +90,16 @@ def find_alternatives(graph: GradientGraph, computation: GradientComputation, re
     return sorted(lines, key=lambda line: -line["share"])
 
 
-def _cut_operands(chain: _Chain, place: _Place, kind: str) -> Tensors:
-    """Return what comes out with shortened operands: ``operands_10`` or ``operands_10 truncated``."""
+def _run_otherwise(chain: _Chain, place: _Place, kind: str) -> Tensors:
+    """Return what comes out with shortened operands (``operands_10`` or ``operands_10 truncated``), or with another form."""
+    if kind.startswith(_FORM):
+        return chain.take_form(place.function, kind[len(_FORM) :])
     name, _, truncated = kind.partition(" ")
     return chain.cut_operands(place.function, int(name.rpartition("_")[2]), truncate=bool(truncated))
 
 
 def _list_changes(chain: _Chain, compared: _Compared, plain: Tensors) -> Iterator[Tuple[str, _Place, float, Optional[_Change]]]:
-    """Yield what is tried: kind, place, factor (1 for none), and what to do with a gradient, ``None`` for operands."""
+    """Yield what is tried: kind, place, factor (1 for none), and what to do with a gradient, ``None`` for others."""
     for number, function in enumerate(chain.functions):
         if function.moves or not chain.reaches(number):
             continue
@@ -113,6 +117,8 @@ def _list_changes(chain: _Chain, compared: _Compared, plain: Tensors) -> Iterato
             for bits in _BITS:
                 yield "operands_%d" % bits, _Place(number), 1.0, None
                 yield "operands_%d truncated" % bits, _Place(number), 1.0, None
+        for name in FORMS.get(function.name, {}) if len(function.floats) == 1 else ():
+            yield _FORM + name, _Place(number), 1.0, None
 
 
 def _double(gradient: torch.Tensor) -> torch.Tensor:
@@ -176,6 +182,15 @@ class _Chain:
         multiplied = pull_back(ran.outputs, ran.leaves, arriving)
         leaving = {path: multiplied[path] if gradient.dim() > 1 else gradient for path, gradient in exact.items()}
         return self._continue(number, {path: self._fit_type(number, path, each) for path, each in leaving.items()})
+
+    def take_form(self, number: int, name: str) -> Tensors:
+        """Return the same with another form of the backward of one function of one tensor."""
+        function, ran = self.functions[number], self._ran[number]
+        ((path, exact),) = self._left[number].items()
+        ((index, gradient),) = self._arrived[number].items()
+        values, output = widen(ran.inputs[path]), widen(ran.outputs[index]).detach()
+        leaving = FORMS[function.name][name](values, output, gradient)
+        return self._continue(number, {path: self._fit_type(number, path, leaving if leaving.shape == exact.shape else exact)})
 
     def _continue(self, number: int, leaving: Tensors) -> Tensors:
         sums = dict(self._before[number])

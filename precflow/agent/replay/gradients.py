@@ -219,6 +219,7 @@ class Differentiated:
         function: What was recorded of it.
 
     Attributes:
+        name: Its canonical name, that of a function in place without the underscore.
         floats: Its inputs that have gradients, by path.
         outputs: What it returned, by path.
         multiplies: It is a product of matrices, or has one inside.
@@ -231,7 +232,7 @@ class Differentiated:
         self._function = function
         self._call = function.call
         self.outputs = function.outputs
-        self._name = self._call.operator.rstrip("_")
+        self.name = self._name = self._call.operator.rstrip("_")
         self._kind = operators.kind_of(self._call)
         self._readings: Optional[Sequence[operators.Reading]] = None
         self._size = max((math.prod(slot.shape) for slot in self.outputs.values()), default=0)

@@ -389,7 +389,8 @@ _SUSPECT = {
         "its backward is computed exactly with",
         "The one change with which the backward of the module, computed again, gives the target's gradients: bfloat16 or"
         " float16 (what leaves a function is rounded to it), operands_11, operands_10 or operands_7 (explicit bits of what a"
-        " product multiplies), scaled; empty if none does, absent if none was tried.",
+        " product multiplies), scaled, or form_ and the name of another form of one function's backward; empty if none does,"
+        " absent if none was tried.",
     ),
     "backward_share": EvidenceName("explained by that change", "Share of the error's energy, 0 to 1."),
     "backward_left": EvidenceName(

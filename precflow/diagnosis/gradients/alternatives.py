@@ -30,7 +30,8 @@ class GradientAlternative:
     Attributes:
         calls: Calls whose gradients these are, as :func:`precflow.diagnosis.evaluation.name_call` names them.
         change: ``bfloat16`` or ``float16`` (what leaves a function is rounded to it), ``operands_11``, ``operands_10`` or
-            ``operands_7`` (explicit bits of what a product multiplies), ``scaled``; ``""`` if none fits.
+            ``operands_7`` (explicit bits of what a product multiplies), ``scaled``, or ``form_`` and the name of another form
+            of a function's backward; ``""`` if none fits.
         share: Share of the error's energy that it explains, 0 to 1.
         left: What it leaves, in units of the reference's own error.
         factor: Of ``scaled``, the factor; 1 for others.

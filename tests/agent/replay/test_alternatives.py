@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from precflow.agent.replay.alternatives import Side, cut, find_alternatives, round_to
+from precflow.agent.replay.backward_forms import FORMS
 from precflow.agent.replay.calls import Function, GradientGraph, RecordedCall, Result, Slot
 from precflow.agent.replay.evaluate import float64_defaults
 from precflow.agent.replay.gradients import GradientComputation
@@ -29,12 +30,13 @@ def same(gradient):
     return gradient
 
 
-def run_backward(tensors, *, leaving=same, of_product=same, change_value=same):
+def run_backward(tensors, *, leaving=same, of_product=same, change_value=same, of_softmax=None):
     """Return the gradients of q, k and v as a device computes them: each function rounds, and one of them is wrong."""
     gradient = tensors["g"]
     weights = tensors["weights"]
     of_weights = gradient @ tensors["v"].mT
-    of_scores = leaving(torch._softmax_backward_data(of_weights, weights, -1, weights.dtype))
+    of_softmax = of_softmax or (lambda gradient, made: torch._softmax_backward_data(gradient, made, -1, made.dtype))
+    of_scores = leaving(of_softmax(of_weights, weights))
     return {
         "q": of_product(of_scores) @ of_product(tensors["k"]),
         "k": of_product(of_scores).mT @ of_product(tensors["q"]),
@@ -105,6 +107,37 @@ def test_in_16_bits_functions_round_with_the_change_and_without(explain):
     found = explain(torch.bfloat16, leaving=lambda gradient: gradient * 1.1)
     assert found[0]["kind"] == "scaled"
     assert found[0]["factor"] == pytest.approx(1.1, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        (lambda gradient, made: made * gradient, "form_without_sum_of_row"),
+        (lambda gradient, made: made * (1 - made) * gradient, "form_diagonal"),
+    ],
+)
+def test_another_form_of_a_backward_is_named(explain, form, name, dtype):
+    best, *others = explain(dtype, of_softmax=form)
+    assert (best["kind"], best["operator"]) == (name, "softmax")
+    assert best["share"] > 0.99 > max((one["share"] for one in others), default=0.0)
+    assert best["left"] < 2
+
+
+@pytest.mark.parametrize("operator", FORMS)
+def test_no_form_is_the_right_backward(operator):
+    """A form that were right would explain whatever is wrong elsewhere."""
+    values = draw(8, 16).double().requires_grad_()
+    run = {"log_softmax": lambda x: x.log_softmax(-1), "softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid}
+    for approximate in ("none", "tanh") if operator == "gelu" else ("",):
+        named = {"approximate": approximate} if approximate else {}
+        output = run[operator](values) if operator in run else getattr(torch.nn.functional, operator)(values, **named)
+        gradient = draw(8, 16, seed=1).double()
+        (right,) = torch.autograd.grad(output, values, gradient)
+        left = {name: float((form(values.detach(), output.detach(), gradient) - right).norm() / right.norm())
+                for name, form in FORMS[operator].items()}  # fmt: skip
+        own = {"none": "gelu_erf", "tanh": "gelu_tanh"}.get(approximate)
+        assert all((error < 1e-9) == (name == own) for name, error in left.items()), left
 
 
 def drop_last_rows(gradient):

@@ -461,6 +461,7 @@ TABLE = [
     ),
     ("PF233", {**BACKWARD, "backward_change": "scaled", "backward_factor": 1.01}, {**BACKWARD, "backward_change": "bfloat16"}),
     ("PF233", {**BACKWARD, "backward_change": "scaled", "backward_factor": 0.0}, BACKWARD),
+    ("PF235", {**BACKWARD, "backward_change": "form_gelu_tanh"}, {**BACKWARD, "backward_change": "bfloat16"}),
     (
         "PF233",
         {**BACKWARD, "backward_change": "scaled"},
@@ -687,6 +688,8 @@ def test_names_in_tests_are_evidence():
         ("PF406", {"tokens_left_out": "2 of 48 (rows 45, 46)", "tokens_ratio": 1.04}, "certain"),
         ("PF406", {"tokens_left_out": "2 of 48 (rows 45, 46)", "tokens_ratio": 1.0}, "likely"),
         ("PF233", {**BACKWARD, "backward_change": "scaled", "backward_factor": 1.01}, "certain"),
+        ("PF235", {**BACKWARD, "backward_change": "form_diagonal"}, "certain"),
+        ("PF235", {**BACKWARD, "backward_change": "form_diagonal", "backward_left": 40.0}, "likely"),
         ("PF233", {**BACKWARD, "backward_change": "scaled", "backward_factor": 1.01, "backward_left": 40.0}, "likely"),
         ("PF306", {"first_sample_right": True, "reference_shape": [3, 4, 8, 8]}, "likely"),
         ("PF226", {**PERMUTED, "rearranged_exact": False}, "possible"),
