@@ -46,6 +46,8 @@ def explain_left_out(config: RunConfig) -> str:
         return f"the {given[0]} is given"
     if config.determinism.data == RECORDED:
         return "the target reads other batches by itself"
+    if not (config.workload.script or config.workload.optimizer):
+        return "it has no optimizer, whose steps are followed"
     return ""
 
 

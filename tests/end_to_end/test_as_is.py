@@ -68,3 +68,18 @@ def test_devices_of_two_kinds_are_compared_with_their_draws_on_the_cpu(recompute
     assert "the script as it is, but for draws on the CPU, agrees" in sound.said
     hidden = recomputed(FORGET, device="npu")
     assert hidden.problems(3, "as it is, but for draws on the CPU, does not agree", "PF110") == []
+
+
+def test_a_workload_of_functions_is_run_as_it_is_too(precflow, tmp_path):
+    shutil.copy(Path(__file__).parent / "workloads" / "dropped.py", tmp_path)
+    parts = [
+        f"workload.{part}._target_=dropped.{name}"
+        for part, name in (("model", "build"), ("inputs", "inputs"), ("loss", "loss"))
+    ]
+    trained = ("workload.optimizer._target_=torch.optim.SGD", "workload.optimizer.lr=0.1", "~curves.loss")
+    words = ("+recipe=[minilm,training_alignment]", *parts, *trained, "reference.device=cpu", "target.device=emulated")
+    options = {"cwd": tmp_path, "recipe": "minilm+training_alignment", "PRECFLOW_TRUST": "dropped", "OMP_NUM_THREADS": "1"}
+    sound = precflow(*words, **options)
+    assert sound.problems(0, "with dropout removed (1 place)", "the workload as it is, but for draws on the CPU, agrees") == []
+    hidden = precflow(*words, "workload.model.forget=true", **options)
+    assert hidden.problems(3, "the workload as it is, but for draws on the CPU, does not agree", "PF110") == []
