@@ -7,7 +7,7 @@ import pytest
 
 from precflow.agent.contract import AS_IS_FILE
 from precflow.config.composition import compose
-from precflow.config.schema import Determinism, Side
+from precflow.config.schema import Determinism, Side, Workload
 from precflow.errors import SideError
 from precflow.run import steps
 from precflow.run.jobs import make_job
@@ -127,8 +127,9 @@ def verdict_of(pair, made, make, job_of, tmp_path):
             make(side=side, **options)
             folders[as_is.name_of(side)] = tmp_path / as_is.name_of(side)
         job = job_of(tmp_path / "equal")
+        trained = Workload(optimizer={"_target_": "torch.optim.SGD"})
         config = replace(
-            job.config, determinism=Determinism(as_is="checked"), reference=Side(), target=Side(), workload=job.config.workload
+            job.config, determinism=Determinism(as_is="checked"), reference=Side(), target=Side(), workload=trained
         )
         out = tmp_path / "judged"
         out.mkdir()
