@@ -28,6 +28,7 @@ from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.origins import InputName, Origins, parse_name
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
+from precflow.dumps.starting_weights import NO_WEIGHTS, StartingWeights
 from precflow.errors import DumpError
 
 # Other batches differ by a relative L2 of about 1.4 if they are independent, and by 0.5 and more if they are alike (images of
@@ -72,13 +73,14 @@ class Given:
         different: Inputs that differ, in the order in which they were given.
         made: Names of inputs that differ because the model made them.
         retyped: Inputs of another type and of equal values, in words.
-        start: Name of the first different input.
+        weights: How the weights differ that both sides start from.
     """
 
     entries: Mapping[str, ContentEntry]
     different: tuple[DifferentInput, ...] = ()
     made: tuple[str, ...] = ()
     retyped: tuple[str, ...] = ()
+    weights: StartingWeights = NO_WEIGHTS
 
     @property
     def start(self) -> DifferentInput | None:
@@ -139,7 +141,7 @@ def compare_given(reference: Dump, target: Dump) -> Given:
         entries[name] = one
         made += [name] if kind == _MADE else []
         retyped += [f"{name}: {words}"] if kind == _RETYPED else []
-    different.sort(key=lambda each: parts.place if (parts := parse_name(each.name)) else (-1, 0, 0))
+    different.sort(key=lambda each: at.place if (at := parse_name(each.name)) else (-1, 0, 0))
     return Given(entries, tuple(different), tuple(made), tuple(retyped))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow.agent.contract import CHECKED
 from precflow.dumps.batches import CALLS, CHOICE, ELSEWHERE, Given
 from precflow.dumps.header import ContentEntries, Header
+from precflow.dumps.starting_weights import TiedWeight
 
 _SHOWN = 5
 _STEP = re.compile(r"(?:rank\d+\.)?step(\d+)\.")  # of the names of a script's inputs
@@ -100,12 +102,22 @@ def describe_parting(given: Given, *, compared: bool = True) -> str:
     return f"{what} from {start.name} on{words}{more}" + "; only what came before is compared" * compared
 
 
+def describe_tied(one: TiedWeight) -> str:
+    """Say that a weight is tied on one side only."""
+    return f"{one.name} is tied to {one.shared} on the {one.side} only"
+
+
 def describe_given(given: Given) -> tuple[str, ...]:
     """Say which inputs differ and are no other data."""
     texts = []
     if given.made:
         made = "one input differs" if len(given.made) == 1 else f"{len(given.made)} inputs differ"
         texts.append(f"{made} because the model itself made what it was given, which is no data: {_list_some(given.made)}")
+    kinds = Counter(given.weights.retyped.values())
+    for (here, there), count in kinds.most_common(_SHOWN):
+        weights = "one weight is" if count == 1 else f"{count} weights are"
+        texts.append(f"{weights} {there} on the target and {here} on the reference, equal after rounding")
+    texts += [f"{describe_tied(one)}, with the same bits at the start" for one in given.weights.tied if one.is_equal]
     if given.retyped:
         texts.append(f"the same input in another type: {_list_some(given.retyped)}")
     return tuple(texts)

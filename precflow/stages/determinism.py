@@ -17,14 +17,16 @@ from precflow.dumps.batches import DATA
 from precflow.dumps.header import describe_comparison
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.paired import see_through_rules
-from precflow.dumps.views.same_inputs import INPUTS, find_given, is_cut
+from precflow.dumps.views.same_start import INPUTS, find_given, is_cut
 from precflow.dumps.views.two_passes import count_unknown, find_unrepeated
 from precflow.environment.amounts import find_other_amounts
 from precflow.environment.reproduction import (
     describe_copy,
     describe_given,
     describe_parting,
+    describe_tied,
     find_blockers,
+    find_different,
     find_disturbance,
 )
 from precflow.stages.artifacts import read_value, write_value
@@ -91,8 +93,13 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
     given, parted = find_given(target), is_cut(target)
     # Inputs that differ for another reason than other data have words of their own.
     is_told = parted or (given.start is not None and given.start.kind != DATA and INPUTS in same)
-    blockers = find_blockers(reference.header, target.header, [what for what in same if not (is_told and what == INPUTS)])
+    weights = [one.name for one in given.weights.tied if not one.is_equal]
+    are_tied = bool(weights) and sorted(weights) == sorted(find_different(reference.header.weights, target.header.weights))
+    told = ([INPUTS] if is_told else []) + (["weights"] if are_tied else [])
+    blockers = find_blockers(reference.header, target.header, [what for what in same if what not in told])
     blockers += [describe_parting(given, compared=False)] if is_told and not parted else []
+    if "weights" in same:
+        blockers = [*(describe_tied(one) for one in given.weights.tied if not one.is_equal), *blockers]
     return Reproduction(
         blockers=tuple(blockers) if both_sealed else (),
         incomplete=(*_find_incomplete("reference", reference), *_find_incomplete("target", target)),

@@ -19,7 +19,7 @@ from precflow.config.schema import SAME_AT_START, RunConfig, Side, Tolerance
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
-from precflow.dumps.views.same_inputs import INPUTS
+from precflow.dumps.views.same_start import INPUTS, see_same_start
 from precflow.environment.reproduction import find_blockers
 from precflow.errors import ConfigError
 from precflow.metrics import METRICS
@@ -128,9 +128,11 @@ def _suggest_comparing(
     reproduction: Reproduction, reference: Dump, target: Dump, same: Sequence[str], command: str
 ) -> list[str]:
     """Say how to compare nevertheless if only other weights or inputs stand in the way."""
-    headers = (reference.header, target.header)
-    left = [what for what in same if what not in {"weights", INPUTS} or not find_blockers(*headers, [what])]
-    if not (reproduction.blockers or reproduction.parted) or find_blockers(*headers, left):
+    if not (reproduction.blockers or reproduction.parted):
+        return []
+    here, there = (dump.header for dump in see_same_start(reference, target, same))
+    left = [what for what in same if what not in {"weights", INPUTS} or not find_blockers(here, there, [what])]
+    if len(left) == len(same) or find_blockers(here, there, left):
         return []
     how = f"--same {','.join(left) or 'nothing'}" if command else f"same={tuple(left)}"
     return [f"{how} compares them nevertheless, if they differ on purpose"]

@@ -117,7 +117,7 @@ def _print_outcome(model: ReportModel, written: Sequence[Path], code: int, *, as
 def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace, same: Sequence[str]) -> int:
     from precflow.comparison.detail.as_json import plain, plain_record
     from precflow.comparison.detail.record import examine_record
-    from precflow.dumps.views.same_inputs import see_same_inputs
+    from precflow.dumps.views.same_start import see_same_start
     from precflow.report.screens.two_records import show_pair
     from precflow.stages.determinism import reproduce
     from precflow.stages.two_dumps import compare_record
@@ -125,7 +125,7 @@ def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace, s
     left, right = _find_on_both_sides(reference, target, chosen.record)
     row = compare_record(reference, target, left, right)
     detail = examine_record(reference, target, left, right)
-    found = reproduce(*see_same_inputs(reference, target, same), same)
+    found = reproduce(*see_same_start(reference, target, same), same)
     doubts = (*found.blockers, *found.parted)
     if chosen.json:
         print_json({**plain_record(detail), "measure": plain(row.measure), "judged": plain(row.judged), "doubts": list(doubts)})

@@ -90,7 +90,7 @@ def test_tokens_that_the_model_chose_are_no_data(both):
     given = compare_given(reference, target)
     assert not given.different
     assert given.made[0] == "step0.call1.ids"
-    model = compare_dumps(reference, target, command="")
+    model = compare_dumps(reference, target, command="", evaluates=False)
     assert (model.verdict.verdict, model.region.start) == ("misaligned", "(model) / mul")
     assert not {"PF402", "PF408"} & set(rules(model))
     assert "the model itself made what it was given" in " ".join(model.verdict.warnings)
@@ -98,7 +98,7 @@ def test_tokens_that_the_model_chose_are_no_data(both):
 
 def test_a_choice_that_no_record_shows_ends_the_comparison_and_what_came_before_counts(both):
     reference, target = both(Decoder, generate, fault=-3.0, level="module")
-    model = compare_dumps(reference, target, command="")
+    model = compare_dumps(reference, target, command="", evaluates=False)
     assert (model.verdict.verdict, rules(model)[0]) == ("misaligned", "PF408")
     assert {row.measure.record.partition("/")[0] for row in model.rows} == {"embed", "layer", "head", "(model)"}
 
@@ -120,7 +120,7 @@ def test_a_model_that_agrees_up_to_another_choice_is_neither_aligned_nor_wrong(b
             model.head.register_forward_hook(lambda *given: given[-1] + nudge)
         return model
 
-    model = compare_dumps(*both(near_tie, generate, fault=2.0, level="module"), command="")
+    model = compare_dumps(*both(near_tie, generate, fault=2.0, level="module"), command="", evaluates=False)
     assert (model.verdict.verdict, rules(model)) == ("inconclusive", ["PF408"])
     assert "what it chose itself from step0.call1.ids on" in model.verdict.reasons[0]
 
@@ -130,7 +130,7 @@ def test_a_time_that_is_rounded_is_other_data_and_the_steps_before_are_compared(
     reference, target = both(Sampler, sample(cast), step=[0, 1, 2, 3])
     given = compare_given(reference, target)
     assert [each.name for each in given.different] == ["step2.timestep"]  # the other times have at most 8 bits
-    model = compare_dumps(reference, target, command="")
+    model = compare_dumps(reference, target, command="", evaluates=False)
     assert (model.verdict.verdict, rules(model)) == ("inconclusive", ["PF402"])
     assert "step2.timestep: 401.5" in model.findings[0].title
     assert {row.measure.module for row in model.rows if row.measure.record.endswith("@2.0")} == {"(outside)"}
@@ -142,7 +142,7 @@ def test_the_next_sample_is_a_consequence_of_the_models_fault(both):
     reference, target = both(Sampler, sample(lambda time: time), fault=1.5, step=[0, 1, 2, 3])
     given = compare_given(reference, target)
     assert (given.different, given.made) == ((), ("step1.x", "step2.x", "step3.x"))
-    model = compare_dumps(reference, target, command="")
+    model = compare_dumps(reference, target, command="", evaluates=False)
     assert (model.verdict.verdict, model.region.start) == ("misaligned", "(model) / mul")
 
 
@@ -152,7 +152,7 @@ def test_equal_tokens_in_another_type_are_the_same_data(both):
         model(ids.int() if side == "target" else ids)
         recording.step()
 
-    model = compare_dumps(*both(Decoder, loop), command="")
+    model = compare_dumps(*both(Decoder, loop), command="", evaluates=False)
     assert (model.verdict.verdict, model.rows != ()) == ("aligned", True)
     assert "step0.ids: int64 / int32, of equal values" in " ".join(model.verdict.warnings)
 
@@ -173,7 +173,7 @@ def test_pictures_that_differ_have_advice_for_pictures(both):
         model(pixel_values=scaled)
         recording.step()
 
-    model = compare_dumps(*both(Tower, loop, level="module"), command="")
+    model = compare_dumps(*both(Tower, loop, level="module"), command="", evaluates=False)
     (finding,) = model.findings
     assert (model.verdict.verdict, model.rows, finding.rule) == ("inconclusive", (), "PF402")
     assert "antialias" in finding.fix
@@ -253,7 +253,7 @@ def test_a_fault_before_other_data_is_the_part_that_is_guilty(tmp_path, fault, s
                 optimizer.step()
                 recording.step()
         dumps.append(Dump.open(tmp_path / side))
-    found = {state.name: state.state for state in compare_dumps(*dumps, command="").phases}
+    found = {state.name: state.state for state in compare_dumps(*dumps, command="", evaluates=False).phases}
     assert (found["data"], found["forward"]) == states
 
 
@@ -270,7 +270,7 @@ def test_a_further_forward_is_no_other_batch(tmp_path):
             optimizer.step()
             recording.step()
         dumps.append(Dump.open(tmp_path / side))
-    model = compare_dumps(*dumps, command="")
+    model = compare_dumps(*dumps, command="", evaluates=False)
     assert (model.verdict.verdict, rules(model)) == ("inconclusive", ["PF409", "PF115"])
     assert "only the target has call 0 of step 0, without a gradient" in model.findings[0].title
     assert model.verdict.reasons[0].startswith("one side calls its model more often from step0.ids on")

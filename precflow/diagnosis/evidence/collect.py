@@ -35,7 +35,7 @@ from precflow.diagnosis.training.updates import (
     find_still_parameters,
     gather_still,
 )
-from precflow.dumps.views.same_inputs import find_given
+from precflow.dumps.views.same_start import find_given
 from precflow.judgement.verdicts import Judged
 
 _LISTED = 5

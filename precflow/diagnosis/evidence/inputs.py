@@ -1,4 +1,4 @@
-"""Evidence about what the models of both sides were given: what differs, how, and what sort of data it is."""
+"""Evidence about what both sides start from: how inputs differ, and what sort of data they are; weights by type and ties."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from precflow.dumps.batches import CHOICE, ELSEWHERE, DifferentInput, Given
 from precflow.dumps.dtypes import is_floating
+from precflow.environment.reproduction import describe_tied
 
 PICTURES, TIMES, TOKENS, MASK, POSITIONS = "pictures", "times", "tokens", "mask", "positions"
 _NAMES = (  # the first that fits the last words of an input's name; a name says more than a shape
@@ -21,11 +22,19 @@ _SHOWN = 5
 
 
 def gather(given: Given) -> dict[str, Any]:
-    """Return the evidence about inputs, by the names of ``names.EVIDENCE``; empty if none differs."""
+    """Return the evidence by the names of ``names.EVIDENCE``; empty if nothing differs."""
+    weights = given.weights
+    found: dict[str, Any] = {}
+    if weights.single:
+        found["weights_of_another_type"] = [f"{name}: {' / '.join(weights.retyped[name])}" for name in weights.single[:_SHOWN]]
+        found["weights_of_another_type_count"] = len(weights.single)
+    if weights.tied:
+        found["weights_tied"] = [describe_tied(one) for one in weights.tied[:_SHOWN]]
+        found["weights_tied_count"] = sum(not one.is_equal for one in weights.tied)
     if not given.different:
-        return {}
+        return found
     first = given.different[0]
-    return {
+    return found | {
         "inputs_described": [f"{each.name}: {each.words}" for each in given.different if each.words][:_SHOWN],
         "input_words": first.words,
         "input_kind": tell_kind(first),

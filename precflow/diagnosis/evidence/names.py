@@ -64,6 +64,12 @@ _RUN = {
     "weights_on_one_side_count": EvidenceName(
         "of them on one side only", "Weights whose name only one side has, after the rules of section `pairing`."
     ),
+    "weights_of_another_type": EvidenceName(
+        "weights of another type", "Up to five, with both types; equal after rounding, in a model whose other weights agree."
+    ),
+    "weights_of_another_type_count": EvidenceName("number of weights of another type", "Equal after rounding."),
+    "weights_tied": EvidenceName("weights tied on one side", "Up to five, with the weight that they are tied to."),
+    "weights_tied_count": EvidenceName("of them with other values", "Weights tied on one side that differ in their bits."),
     "inputs_different": EvidenceName("inputs that differ", "Up to five names."),
     "inputs_different_count": EvidenceName("number of inputs that differ", "Inputs that differ or are on one side only."),
     "inputs_described": EvidenceName("how these inputs differ", "Up to five, with values and types, the reference's first."),

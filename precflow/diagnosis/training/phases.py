@@ -26,7 +26,7 @@ from precflow.dumps.collectives import is_collective
 from precflow.dumps.header import Header
 from precflow.dumps.origins import parse_name
 from precflow.dumps.records import Call, Record
-from precflow.dumps.views.same_inputs import find_given, is_cut
+from precflow.dumps.views.same_start import find_given, is_cut
 from precflow.environment.reproduction import find_different
 from precflow.judgement.coverage import tally
 from precflow.judgement.curves import find_loss_line

@@ -22,7 +22,7 @@ import msgspec
 from precflow.dumps.collectives import find_carried, is_collective
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
-from precflow.dumps.views.same_inputs import find_given, is_cut
+from precflow.dumps.views.same_start import find_given, is_cut
 
 _Group = tuple[object, ...]  # what the name of a collective has besides its number
 Numbers = Mapping[tuple[_Group, int], int]

@@ -43,7 +43,7 @@ from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
-from precflow.dumps.views.same_inputs import find_given, is_cut
+from precflow.dumps.views.same_start import find_given, is_cut
 from precflow.errors import DumpError
 
 Array = npt.NDArray[Any]

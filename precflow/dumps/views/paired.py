@@ -34,7 +34,7 @@ from precflow.dumps.shards import Location
 from precflow.dumps.views.aligned_collectives import align_collectives
 from precflow.dumps.views.derivation import Derivation
 from precflow.dumps.views.joined_ranks import count_ranks, join_ranks
-from precflow.dumps.views.same_inputs import find_given, is_cut, see_same_inputs
+from precflow.dumps.views.same_start import find_given, is_cut, see_same_start
 from precflow.errors import ConfigError
 
 NAME, SEQUENCE = "name", "sequence"
@@ -291,7 +291,7 @@ def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule
     """
     if not rules and count_ranks(reference) != count_ranks(target):
         return join_ranks(reference, target)  # what the ranks were given is joined before it is compared
-    reference, target = see_same_inputs(reference, target, same)
+    reference, target = see_same_start(reference, target, same)
     target = align_collectives(reference, target)
     if not rules:
         return reference, target

@@ -13,7 +13,7 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.views.aligned_collectives import RenumberedCollectives, align_collectives, find_numbers
 from precflow.dumps.views.joined_ranks import count_ranks
 from precflow.dumps.views.paired import see_through_rules
-from precflow.dumps.views.same_inputs import see_same_inputs
+from precflow.dumps.views.same_start import see_same_start
 from precflow.dumps.views.two_passes import TwoPasses
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job
@@ -47,7 +47,7 @@ def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump | TwoPasses, Du
     """Return all evidence of reference and target, seen through the pairing rules of the recipe."""
     sides = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
     if not job.config.pairing.rules and count_ranks(sides[0]) == count_ranks(sides[1]):
-        seen = see_same_inputs(sides[0], sides[1], job.config.environment.same)
+        seen = see_same_start(sides[0], sides[1], job.config.environment.same)
         reference, target = (_add_second_pass(needs, *each) for each in zip(("reference", "target"), seen, strict=True))
         if isinstance(target, TwoPasses):
             numbers = find_numbers(sides[0].calls(), sides[1].calls())  # both passes of a side number their collectives alike

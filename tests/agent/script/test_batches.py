@@ -2,7 +2,7 @@
 
 import pytest
 
-from precflow.dumps.views.same_inputs import see_same_inputs
+from precflow.dumps.views.same_start import see_same_start
 from precflow.stages.determinism import reproduce
 
 SCRIPT = """
@@ -77,7 +77,7 @@ def test_what_differed_before_the_first_operator_is_said(path, watch, watched_on
     assert [side.code for side in sides] == [0, 0], (sides[1].error, sides[1].log)
     reference, target = (side.dump for side in sides)
     same = ["weights", "inputs"]
-    found = reproduce(*see_same_inputs(reference, target, same), same)
+    found = reproduce(*see_same_start(reference, target, same), same)
     gaps = (*found.blockers, *found.parted)
     if blocker:
         assert blocker in gaps[0]

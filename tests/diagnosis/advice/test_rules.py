@@ -235,6 +235,7 @@ TWICE = {"curve_verdict": "misaligned", "curve_factor": 2.0005, "curve_integer":
 MORE = {"curve_verdict": "misaligned", "curve_offset": -0.5, "curve_relation": "0.5000 below"}
 RESUMED = {**LATER, "curve_resumed": "target"}
 NOISE = {"curve_verdict": "misaligned", "curve_repeats": 1, "curve_fluctuation": 0.5, "curve_max_abs_error": 0.5}
+OTHER_WEIGHT = {"weights_different": ["head.weight"], "weights_different_count": 1}
 OTHER_INPUT = {
     "inputs_different": ["step1.timestep"],
     "inputs_different_count": 1,
@@ -494,6 +495,9 @@ TABLE = [
     ("PF401", {"weights_different": ["a.weight"], "weights_different_count": 1}, {}),
     ("PF402", {"inputs_different": ["input_ids"], "inputs_different_count": 1}, {}),
     ("PF407", {**OTHER_INPUT, "first_input_is": "elsewhere", "inputs_from_elsewhere": ["rank1.step1.x"]}, OTHER_INPUT),
+    ("PF410", {"weights_of_another_type": ["inv_freq: float32 / bfloat16"], "weights_of_another_type_count": 1}, {}),
+    ("PF411", {"weights_tied": ["head.weight is tied to embed.weight on the reference only"]}, {}),
+    ("PF401", OTHER_WEIGHT, {**OTHER_WEIGHT, "weights_tied_count": 1}),
     ("PF409", {**OTHER_INPUT, "first_input_is": "calls", "input_words": "only the target has call 0 of step 0"}, OTHER_INPUT),
     ("PF408", {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step0.call1.ids"]}, OTHER_INPUT),
     ("PF402", OTHER_INPUT, {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step1.timestep"]}),

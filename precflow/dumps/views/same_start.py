@@ -5,7 +5,8 @@ What is computed from other data says nothing about a device, and what was compu
     step 0   x, timestep 1000            the same
     step 1   x, timestep 955.18 / 956    the model's call is given another timestep: nothing from here on is compared
 
-Inputs that the model itself had made are no data (:mod:`precflow.dumps.batches`), and cut nothing off.
+Inputs that the model itself had made are no data (:mod:`precflow.dumps.batches`), and cut nothing off. Weights in
+another type, of values that are equal after rounding, count as the same (:mod:`precflow.dumps.starting_weights`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.origins import Origins, parse_name
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
+from precflow.dumps.starting_weights import align_weights, compare_weights
 
 INPUTS = "inputs"
 
@@ -35,7 +37,7 @@ class End(NamedTuple):
         return call.step < self.step or (call.step == self.step and call.rank == self.rank and call.order <= self.order)
 
 
-class SameInputs(Dump):
+class SameStart(Dump):
     """A dump with inputs that are seen as the other side's where they are the same, without the calls that other data reached.
 
     Args:
@@ -58,7 +60,7 @@ class SameInputs(Dump):
         return calls if self._end is None else [call for call in calls if self._end.keeps(call)]
 
 
-def see_same_inputs(reference: Dump, target: Dump, same: Sequence[str]) -> tuple[Dump, Dump]:
+def see_same_start(reference: Dump, target: Dump, same: Sequence[str]) -> tuple[Dump, Dump]:
     """Return both dumps up to the first input from outside that differs; the dumps themselves if none does.
 
     Where the first call of a model was given other data already, both are whole: then nothing can be compared.
@@ -69,19 +71,29 @@ def see_same_inputs(reference: Dump, target: Dump, same: Sequence[str]) -> tuple
         same: What has to be the same on both sides; without ``inputs`` in it, nothing is cut off.
     """
     here, there = reference.header, target.header
-    if here.inputs.digest == there.inputs.digest or not (here.inputs.digest and there.inputs.digest):
+    differ = [one.digest and two.digest and one.digest != two.digest for one, two in _pair_contents(here, there)]
+    if not any(differ):
         return reference, target
-    given = compare_given(reference, target)
-    header = replace(there, inputs=align_entries(reference, target, given))
+    given, header = NOTHING_GIVEN, there
+    if differ[0]:
+        given = compare_given(reference, target)
+        header = replace(header, inputs=align_entries(reference, target, given))
+    if differ[1]:
+        given = replace(given, weights=compare_weights(reference, target))
+        header = replace(header, weights=align_weights(reference, target, given.weights))
     sides = ((reference, here.inputs), (target, header.inputs))
     ends = [_find_end(dump, inputs, given) for dump, inputs in sides] if INPUTS in same else [None, None]
     if ends[0] is None or ends[1] is None:
-        return reference, SameInputs(target, header, given)
+        return reference, SameStart(target, header, given)
     step = ends[0].step
     return (
-        SameInputs(reference, _cut_losses(here, step), given, ends[0]),
-        SameInputs(target, _cut_losses(header, step), given, ends[1]),
+        SameStart(reference, _cut_losses(here, step), given, ends[0]),
+        SameStart(target, _cut_losses(header, step), given, ends[1]),
     )
+
+
+def _pair_contents(here: Header, there: Header) -> list[tuple[ContentEntries, ContentEntries]]:
+    return [(here.inputs, there.inputs), (here.weights, there.weights)]
 
 
 def find_given(dump: object) -> Given:
