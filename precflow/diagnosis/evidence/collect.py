@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import OPTIMIZER, parse_identity
+from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
@@ -15,7 +15,16 @@ from precflow.diagnosis.alone import RunAlone
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.dropped_steps import find_first_broken, gather_first_broken
 from precflow.diagnosis.evaluation import name_call, pair_calls
-from precflow.diagnosis.evidence import communication, inputs, loss_rows, operator_families, run, suspect, training
+from precflow.diagnosis.evidence import (
+    communication,
+    inputs,
+    loss_rows,
+    micro_batches,
+    operator_families,
+    run,
+    suspect,
+    training,
+)
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.overflows.skipped_steps import list_noted
 from precflow.diagnosis.evidence.run import UNPAIRED
@@ -105,7 +114,10 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     families = {operator_families.find_family(suspect.operator) for suspect in region.suspects}
     still = [] if blockers else find_still_parameters(reference, target, measures)
     observed = [] if blockers else add_products(reference, target, observe(reference, target, choose_examined(region.suspects)))
-    observed = [one for one in observed if not _is_told(one, still, steps)]
+    micro = micro_batches.gather(reference, target) if region.suspects and not blockers else {}
+    # Gradients that are a sum of micro batches with a factor each have no factor of their own.
+    of_loss = {BACKWARD, GRADIENT} if micro else set()
+    observed = [one for one in observed if not _is_told(one, still, steps) and one.reference.phase not in of_loss]
     shown = next((number for number, one in enumerate(observed) if repro and write_repro(one, repro)), None)
     headers, same = (reference.header, target.header), config.environment.same
     traces = None if blockers else overflow.trace_sides(reference, target, measures)
@@ -129,6 +141,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         **inputs.gather(find_given(target)),
         **({} if blockers else training.gather(reference, target, steps=steps, gradients=gradients, still=still)),
         **gather_still(still, region),
+        **micro,
         **({} if blockers else gather_first_broken(find_first_broken(reference, target))),
         **({} if blockers else communication.gather_run(reference, target, region.suspects, judged)),
         **(loss_rows.gather(reference, target) if region.suspects and not blockers else {}),

@@ -200,6 +200,17 @@ _RUN = {
     ),
     "gradients_target": EvidenceName("the same on the target", "Such as: all multiplied by 0.13, cut off at 0.1, unchanged."),
     "gradients_step": EvidenceName("first in step", "Number of that step."),
+    "micro_factors": EvidenceName(
+        "loss of each micro batch times",
+        "Its gradient at the model's output over the reference's, in order; absent unless each has one factor and they differ.",
+    ),
+    "micro_tokens": EvidenceName(
+        "tokens that count in each", "Rows of that gradient which are not zero; absent if it is not known."
+    ),
+    "micro_divides": EvidenceName(
+        "divides each micro batch by its own tokens",
+        "`reference` or `target`; the other side divides by those of the whole step. Absent if the numbers do not say so.",
+    ),
     "gradients_left_side": EvidenceName(
         "gradients that still hold the last step's",
         "Side whose gradients are those of the other side and of its own step before; absent if there is none.",

@@ -533,6 +533,7 @@ TABLE = [
     ("PF810", STILL, {**STILL, "still_why": "rounded"}),
     ("PF811", {**STILL, "still_why": "rounded"}, STILL),
     ("PF815", {"broken_side": "target", "broken_at": "a / mm", "broken_text": "a / mm: 3 NaN in step 5"}, {}),
+    ("PF814", {"micro_factors": [0.589, 3.3], "micro_tokens": [84, 15], "micro_divides": "target"}, {"micro_factors": []}),
     ("PF813", {"gradients_left_side": "target", "gradients_left_step": 1, "gradients_left_share": 1.0}, {}),
     ("PF812", {**STILL, "still_state": "exp_avg"}, STILL),
     ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_explained": 0.2}),
