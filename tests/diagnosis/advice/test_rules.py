@@ -699,6 +699,8 @@ def test_names_in_tests_are_evidence():
         ("PF306", {"first_sample_right": True, "reference_shape": [3, 4, 8, 8]}, "likely"),
         ("PF226", {**PERMUTED, "rearranged_exact": False}, "possible"),
         ("PF226", PERMUTED, "certain"),
+        ("PF228", ALONE, "likely"),
+        ("PF228", {**ALONE, "operator": "cumsum"}, "possible"),
         ("PF229", {**ROWS_READ, "in_place": True}, "certain"),
         ("PF229", {"rows_read": "other values in place of row 3", "in_place": True}, "likely"),
         ("PF230", {"wrapped_type": "int8", "wraps_at": 128, "inputs_equal": False}, "likely"),
