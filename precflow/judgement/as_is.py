@@ -119,7 +119,12 @@ def _relative(left: float | None, right: float | None) -> float | None:
 
 
 def _relative_l2(left: Sequence[Sequence[NotedStep]], right: Sequence[Sequence[NotedStep]]) -> float | None:
-    """Return the norm of the difference of all gradients over that of the left ones, from their sketches."""
+    """Return the norm of the difference of all gradients over that of the left ones, from their sketches.
+
+    With several ranks against a single process, what the optimizer of rank 0 is given stands for all ranks.
+    """
+    if len(left) != len(right):
+        left, right = left[:1], right[:1]
     error = size = 0.0
     compared = False
     for here, there in zip(left, right, strict=True):

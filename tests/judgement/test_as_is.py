@@ -91,3 +91,10 @@ def test_a_side_without_a_loss_is_compared_by_its_gradients_and_one_without_both
     assert judged(without, without).text == "the script as it is agrees: gradients to 0"
     nothing = SideRuns(ran(steps(loss=(), gradients=None)))
     assert judged(nothing, nothing).state == "not_comparable"
+
+
+def test_several_ranks_are_held_to_one_process_by_their_mean_loss_and_the_first_ones_gradients():
+    parts = SideRuns((*ran(steps(loss=1.5)), *ran(steps(loss=2.5))))
+    assert judged(SOUND, parts).state == judged(parts, SOUND).state == "agrees"
+    uneven = SideRuns((*ran(steps(loss=1.5)), *ran(steps(loss=2.6))))
+    assert judged(SOUND, uneven).state == "differs"
