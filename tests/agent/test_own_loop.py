@@ -76,7 +76,9 @@ def test_two_captures_are_compared_and_a_fault_is_found(tmp_path):
     assert found.start == "1 / layer_norm"
     assert "MISALIGNED" in str(found)
     assert "exit" not in str(found)
-    assert precflow.compare(tmp_path / "reference", tmp_path / "fault", standard=None, max_abs_error=10)
+    wide = precflow.compare(tmp_path / "reference", tmp_path / "fault", standard=None, max_abs_error=10)
+    (reason,) = wide.reasons  # no record is over that limit; operators that err by more than rounding are named all the same
+    assert reason.startswith("2 operator calls introduce an error that rounding does not explain")
 
 
 def test_other_batches_or_weights_are_no_comparison(tmp_path):
@@ -116,7 +118,7 @@ def test_what_the_loop_hands_back_to_its_model_differs_by_rounding_and_is_no_oth
     hand_back(tmp_path / "reference", 1)
     hand_back(tmp_path / "target", factor)
     found = precflow.compare(tmp_path / "reference", tmp_path / "target")
-    assert any("inputs differ" in reason for reason in found.reasons) is not same
+    assert any("are given other data from" in reason for reason in found.reasons) is not same
     assert (found.verdict == "aligned") is same
     hand_back(tmp_path / "begins", 1, 1 + 1e-6)
     found = precflow.compare(tmp_path / "reference", tmp_path / "begins")
