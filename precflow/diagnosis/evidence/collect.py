@@ -43,6 +43,7 @@ from precflow.diagnosis.training.updates import (
     explain_missing,
     find_still_parameters,
     gather_still,
+    keep_whatever_data,
 )
 from precflow.dumps.views.same_start import find_given
 from precflow.judgement.verdicts import Judged
@@ -112,7 +113,8 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         if not text.endswith(_TENSOR_OR_NONE)
     ]
     families = {operator_families.find_family(suspect.operator) for suspect in region.suspects}
-    still = [] if blockers else find_still_parameters(reference, target, measures)
+    still = find_still_parameters(reference, target, measures)
+    still = keep_whatever_data(still) if blockers else still
     observed = [] if blockers else add_products(reference, target, observe(reference, target, choose_examined(region.suspects)))
     micro = micro_batches.gather(reference, target) if region.suspects and not blockers else {}
     # Gradients that are a sum of micro batches with a factor each have no factor of their own.

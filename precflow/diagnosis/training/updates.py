@@ -119,6 +119,11 @@ def find_still_parameters(reference: Readable, target: Readable, measures: Seque
     return sorted(filter(is_own, found), key=lambda one: one.step)
 
 
+def keep_whatever_data(found: Sequence[StillParameter]) -> list[StillParameter]:
+    """Return those that stand still for a reason that no other batch and no other weight gives: they are told in any run."""
+    return [one for one in found if one.why in {FROZEN, NOT_HELD, ROUNDED}]
+
+
 def describe_still(found: Sequence[StillParameter]) -> dict[str, list[str]]:
     """Return a sentence for those of the earliest step, by side and reason, and the records of the optimizer that it is about.
 

@@ -11,6 +11,7 @@ from precflow.diagnosis.training.updates import (
     describe_still,
     find_still_parameters,
     gather_still,
+    keep_whatever_data,
 )
 from precflow.dumps.header import Header, ParameterUpdates
 
@@ -117,6 +118,12 @@ def test_the_run_starts_at_the_update_and_later_suspects_follow():
     before = blame_still(Region("x", (sooner,)), found, [])
     assert [suspect.name for suspect in before.suspects] == [sooner.name, "a (optimizer)"]
     assert not gather_still(found, before)["still_starts"]
+
+
+def test_where_nothing_can_be_compared_a_reason_that_needs_no_comparison_is_told():
+    rounded, lost = find(MOVES, still(dtype="bfloat16")), find(MOVES, still())
+    assert keep_whatever_data([*rounded, *lost]) == rounded
+    assert gather_still(rounded, Region())["still_why"] == ROUNDED
 
 
 def test_nothing_changes_where_every_parameter_is_updated():
