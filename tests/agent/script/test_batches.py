@@ -63,11 +63,7 @@ def path(shared_script):
         ("reordered", "sketch", "the sides' models are given other data from step1.call1.head.input on"),
         ("rounded", "sketch", ""),
         ("seeded", "digest", "the script sets different seeds: 0 on the reference, 1 on the target"),
-        (
-            "overflow",
-            "digest",
-            "gradients were dropped without an optimizer's step in none on the reference, in step 1 on the target",
-        ),
+        ("overflow", "digest", ""),  # a step that a scaler skips is a step, and a finding of its own
         ("accumulated", "digest", "in none on the reference, in step 1, 2 on the target"),
     ],
 )
