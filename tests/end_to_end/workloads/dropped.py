@@ -28,5 +28,9 @@ def inputs():
     return {"features": torch.randn(32, 16), "labels": torch.randint(0, 4, (32,))}
 
 
+def compare(output, labels):
+    return functional.cross_entropy(output, labels)
+
+
 def loss():
-    return functional.cross_entropy
+    return compare
