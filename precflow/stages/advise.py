@@ -45,7 +45,7 @@ def stage(*, second_pass: bool, escalating: bool = False, evaluates: bool = Fals
     """
     needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
     more = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
-    return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *more), declare=_declare, make=_make, version=3)
+    return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *more), declare=_declare, make=_make, version=4)
 
 
 def curves_stage() -> Stage:
