@@ -93,9 +93,10 @@ def compare(  # noqa: PLR0913  each is needed, and named at the call
         finished.write(batch, new)
         results.update(_index_by_contents(batch, new))
         advance(len(results), len(readings))
+    shared = _Shared()
     with collector_off():
         return [
-            _add_result(measure, results[waiting[number]])
+            _add_result(measure, results[waiting[number]], shared)
             if number in waiting
             else _estimate(measure, pairs[number], reference, target, options)
             for number, measure in enumerate(measures)
@@ -122,7 +123,15 @@ def _index_by_contents(batch: Batch, results: Sequence[PairResult]) -> Iterator[
     return zip((reading.contents for reading in batch.readings), results, strict=False)
 
 
-def _add_result(measure: Measure, result: PairResult) -> Measure:
+class _Shared(dict[tuple[int, ...], dict[str, int]]):
+    """Counts that many measures have in common: tensors of one shape without a special value. No caller changes them."""
+
+    def share(self, counts: dict[str, int]) -> dict[str, int]:
+        """Return the counts that an earlier measure has, if they are equal; else these."""
+        return self.setdefault(tuple(counts.values()), counts)
+
+
+def _add_result(measure: Measure, result: PairResult, shared: _Shared) -> Measure:
     """Put the numbers into a measure; if a part of the tensors was kept they are those of the part."""
     if result.problem:
         return replace(measure, join="unreadable", reason=result.problem)
@@ -133,7 +142,7 @@ def _add_result(measure: Measure, result: PairResult) -> Measure:
         measure,
         evidence="tensors",
         metrics=metrics,
-        counts=result.counts,
+        counts=shared.share(result.counts),
         warnings=result.warnings,
         absent=result.absent,
         peak=result.peak,

@@ -13,7 +13,7 @@ from precflow.agent.contract import parse_identity
 from precflow.dumps.reader import Dump
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # slots: there may be a million of them, and each would have a dict of 1.5 kB
 class Measure:
     """One pair of output records (or one record that found no partner), measured.
 

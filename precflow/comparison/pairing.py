@@ -95,7 +95,7 @@ def describe_pair(joined: Pair, owners: CallsOfRecords, rules: Mapping[Identity,
     if left is not None and right is not None:
         how = rules.get(left.identity, "") if rules else ""
         how = how or (SEQUENCE if joined.in_order else NAME)
-        return replace(_describe_paired(left, right, owners[id(left)], owners[id(right)]), pairing=how)
+        return _describe_paired(left, right, owners[id(left)], owners[id(right)], how)
     if left is not None:
         call = owners[id(left)]
         return _describe_unpaired(
@@ -134,7 +134,7 @@ def _name_record(record: Record, call: Call) -> dict[str, Any]:
     }
 
 
-def _describe_paired(left: Record, right: Record, call: Call, other: Call) -> Measure:
+def _describe_paired(left: Record, right: Record, call: Call, other: Call, how: str) -> Measure:
     movement = call.movement or other.movement
     floating = is_floating(left.dtype) or is_floating(right.dtype)
     names = {**call.arguments, **other.arguments}
@@ -148,6 +148,7 @@ def _describe_paired(left: Record, right: Record, call: Call, other: Call) -> Me
         site=call.site,
         target_site=other.site,
         arguments={name: values for name, values in arguments.items() if values[0] != values[1]},
+        pairing=how,
     )
 
 
