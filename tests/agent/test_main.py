@@ -95,7 +95,7 @@ def test_an_exception_of_the_model_reaches_the_log_whole(forked, written, tmp_pa
     assert lines(done)[-1]["kind"] == "workload"
     assert "ValueError: the third layer is upset (toy_workload.py:" in lines(done)[-1]["message"]
     assert 'raise ValueError("the third layer is upset")' in done.stderr
-    assert done.stderr.startswith("Traceback")
+    assert done.stderr.splitlines()[1].startswith("Traceback")  # behind the line that says what the request runs
     output = tmp_path / "output"
     assert not (output / "dump.json").exists()
     assert "the third layer is upset" in json.loads((output / "error.json").read_text())["traceback"]

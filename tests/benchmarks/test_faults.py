@@ -208,7 +208,8 @@ def test_no_algorithm_of_a_control_does_what_a_fault_has_to_do(call, dtype):
     call = effect.map_floats(call, lambda tensor: tensor.to(dtype))
     with chips.Chip(chips.ALTERNATIVES):
         made = call.run()
-    assert dtype == torch.float16 or not torch.equal(made, call.run())
+    # In float16 some change nothing, and on some processors torch's own gelu in bfloat16 has the bits of one of them.
+    assert dtype == torch.float16 or call.func is functional.gelu or not torch.equal(made, call.run())
     assert effect.measure(call, made).residue < 1.01
 
 

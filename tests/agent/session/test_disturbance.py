@@ -187,7 +187,7 @@ def test_a_convolution_is_as_far_off_as_one_from_transformed_tiles(channels, kin
         disturbed = torch.nn.functional.conv2d(values, kernels, padding=1)
     true, modelled = by_tiles(values, kernels).double() - exact, disturbed.double() - exact
     direct = torch.nn.functional.conv2d(values, kernels, padding=1).double() - exact
-    assert true.norm() > 3 * direct.norm()
+    assert true.norm() > 2 * direct.norm()  # kernels of some processors are no better than that with 256 channels
     assert 0.5 < modelled.norm() / true.norm() < 3.0  # long sums lose more, by the accumulator
     assert 0.4 < modelled.norm(dim=-1).amax() / true.norm(dim=-1).amax() < 4.0
     assert 0.3 < modelled.abs().amax() / true.abs().amax() < 3.0

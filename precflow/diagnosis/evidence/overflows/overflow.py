@@ -90,17 +90,17 @@ class OverflowTrace:
     Args:
         dump: The dump.
         suspicious: Identities of the records whose tensors are read if no statistics were kept.
-        most: Most tensors that are read.
+        most: Most tensors that are read; ``READ`` by default.
 
     Attributes:
         calls: By rank, step and order.
     """
 
-    def __init__(self, dump: Readable, suspicious: set[str], *, most: int = READ) -> None:
+    def __init__(self, dump: Readable, suspicious: set[str], *, most: int | None = None) -> None:
         self._dump = dump
         self._suspicious = suspicious
         self._modules = {parse_identity(record).module for record in suspicious}
-        self._left = most  # tensors that may still be read
+        self._left = READ if most is None else most  # tensors that may still be read
         self._known: dict[str, Statistics | None] = {}  # by content id
         self.calls = sorted(dump.calls(), key=key_of)
         self._masked: dict[str, int] = {}  # fill values and -inf of each output that has any

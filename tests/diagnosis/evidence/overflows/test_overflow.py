@@ -1,5 +1,7 @@
 """First producers of saturation, infinity and NaN, from statistics or from tensors."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -51,7 +53,7 @@ def found(hand_made, judge_calls, reference, target, kept="statistics", *, suspi
     sides = [chain(hand_made, values, kept=kept) for values in (reference, target)]
     measures, _ = judge_calls(sides[0], {})
     if suspicious:
-        measures = [type(one)(**{**vars(one), "counts": {"elements": 6, "nonfinite": 1}}) for one in measures]
+        measures = [replace(one, counts={"elements": 6, "nonfinite": 1}) for one in measures]
     return overflow.gather(*overflow.trace_sides(*sides, measures))
 
 
@@ -74,7 +76,7 @@ def test_what_arrives_at_a_call_is_not_made_by_it(hand_made, judge_calls):
     dump = hand_made()
     dump.operator("a", "mul", {"value": INFINITE}, value=INFINITE)
     measures, _ = judge_calls(dump, {})
-    marked = [type(one)(**{**vars(one), "counts": {"nonfinite": 1}}) for one in measures]
+    marked = [replace(one, counts={"nonfinite": 1}) for one in measures]
     assert (
         overflow.OverflowTrace(dump, {marked[0].record, dump.made[0].inputs[0].text}).find_producers(
             overflow.OverflowTrace(dump, set())
