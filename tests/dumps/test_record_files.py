@@ -261,7 +261,10 @@ def test_half_a_surrogate_pair_is_read_one_by_one():
             "a tensor of 20 dimensions has more",
         ),
         ({"outputs": [{**LINE["outputs"][0], "share": 2}]}, r"Expected `float` <= 1.* at `.*share`"),
-        ({"outputs": [{**LINE["outputs"][0], "statistics": [10**350] * 4 + [0] * 6}]}, "beyond what a float64 holds|more than 300 digits"),
+        (
+            {"outputs": [{**LINE["outputs"][0], "statistics": [10**350] * 4 + [0] * 6}]},
+            "beyond what a float64 holds|more than 300 digits",
+        ),
         (
             {"outputs": [{**LINE["outputs"][0], "statistics": [1.0] * 4 + [-1] * 6}]},
             r"Expected `int` >= 0 .*statistics\[4\]`",

@@ -124,8 +124,10 @@ def test_folders_of_recipes_and_whom_the_user_trusts_go_along(asked, tmp_path, m
 
 @pytest.mark.parametrize("tried", TRIED)
 def test_every_change_that_a_shipped_rule_proposes_can_be_made(asked, tried):
-    here, job = asked(*WORDS, "determinism.algorithms=native", "determinism.random_numbers=device", "determinism.seed=3")
+    others = "algorithms=native random_numbers=device seed=3 as_is=checked repeat=false"
+    here, job = asked(*WORDS, *(f"determinism.{other}" for other in others.split()))
     change = "capture=escalating" if "keep_tensors" in tried else tried.replace("{{ seed_reference }}", "7")
+    change = change.replace("{{ changes_undone or 'determinism.repeat=true' }}", "determinism.repeat=true")
     assert "{{" not in change
     assert composed_from(change_command(job, change)) != here
 
