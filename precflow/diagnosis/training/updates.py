@@ -112,6 +112,7 @@ def find_still_parameters(reference: Readable, target: Readable, measures: Seque
     left_out = {"reference": skipped.reference, "target": skipped.target}
 
     def is_own(one: StillParameter) -> bool:
+        """Tell whether a parameter stands still by itself: its module ran, and the whole step was not skipped."""
         place = (one.parameter.rpartition(".")[0], one.step, one.rank)
         ran = place in runs[one.side] or place not in runs[_other(one.side)]
         return ran and (one.rank, one.step) not in left_out[one.side]
@@ -228,6 +229,7 @@ def explain_missing(found: Sequence[StillParameter]) -> Callable[[str], bool]:
     some_frozen = any(one.why == FROZEN for one in found)
 
     def is_explained(record: str) -> bool:
+        """Tell whether a record is missing because of these parameters."""
         identity = parse_identity(record)
         name = identity.index.partition(".")[0] if identity.phase == OPTIMIZER else identity.index
         is_own = (join_names(identity.module, name), identity.rank) in weights
