@@ -218,7 +218,7 @@ class Recording:
                 keep_weights=capturing.weights == KEPT,
                 compiles=not runs_eagerly(self._request),
             )
-            self._weights = workload_model.hash_weights(self._model)
+            self._weights = workload_model.hash_weights(self._model, rounded=True)
             self._block.enter_context(garbage.collect_rarely())
             eager = runs_eagerly(self._request)
             self._block.enter_context(compile_nothing(unless=not eager))

@@ -36,11 +36,19 @@ class RecordedDevice:
 
 @dataclass(frozen=True)
 class ContentEntry:
-    """One weight or input: content id, element type and sizes, all before any cast."""
+    """One weight or input: content id, element type and sizes, all before any cast.
+
+    Attributes:
+        content: Its content id.
+        dtype: Its element type.
+        shape: Its sizes.
+        rounded: Type -> content id of a weight after rounding to that type, for types of fewer bits; older agents note none.
+    """
 
     content: str
     dtype: str
     shape: Shape
+    rounded: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -411,7 +419,8 @@ def _convert(plain: Mapping[str, Any]) -> Header:
         _check_keys(plain[key], {attribute.name for attribute in fields(kind)}, f"{key}.")
     for key in ("weights", "inputs"):
         for name, entry in dict(plain[key]["entries"]).items():
-            _check_keys(entry, {attribute.name for attribute in fields(ContentEntry)}, f"{key}.entries.{name}.")
+            whole = {"rounded": {}, **entry}
+            _check_keys(whole, {attribute.name for attribute in fields(ContentEntry)}, f"{key}.entries.{name}.")
     for rank, each in enumerate(plain["ran"]):
         _check_keys(each, {attribute.name for attribute in fields(RanInAll)}, f"ran.{rank}.")
     for name, entry in dict(plain["updates"]).items():

@@ -1,8 +1,8 @@
 """The weights that both sides start from: the same, the same in another type, tied on one side only, or others?
 
 Weights are compared by their bits. A model that one side has cast has other bits in every weight and is the same model if the
-values are equal after rounding; what was recorded of the weights says it. A weight that two modules share has one name, that of
-the first module, so that a side which does not share it has one more::
+values are equal after rounding. Headers hold the content ids of weights after rounding, too. A weight that two modules share
+has one name, that of the first module, so that a side which does not share it has one more::
 
     reference   embed.weight                 head reads embed.weight
     target      embed.weight, head.weight    head reads its own
@@ -129,7 +129,12 @@ def _are_retyped(one: ContentEntry, other: ContentEntry) -> bool:
 
 
 def _is_rounded(dump: Dump, records: Sequence[Record], own: ContentEntry, other: ContentEntry) -> bool:
-    """Tell whether a weight, rounded to the other side's type, has the bits that the other side has."""
+    """Tell whether a weight, rounded to the other side's type, has the bits that the other side has.
+
+    The header tells where its agent has noted it. Dumps of other agents tell only if they hold the weight itself.
+    """
+    if other.dtype in own.rounded:
+        return own.rounded[other.dtype] == other.content
     for record in records:
         if not record.stored or record.part or not _fits(record, own):
             continue

@@ -46,8 +46,9 @@ def tie(net):
     net.head.weight = net.embed.weight
 
 
-def test_a_model_that_was_cast_has_the_same_weights(compared):
-    model = compared(nn.Module.bfloat16)
+@pytest.mark.parametrize("detail", ["tensors", "sketch"])
+def test_a_model_that_was_cast_has_the_same_weights(compared, detail):
+    model = compared(nn.Module.bfloat16, detail=detail)
     assert model.rows
     assert "weights" not in " ".join(model.verdict.reasons)
     told = "5 weights are bfloat16 on the target and float32 on the reference, equal after rounding"
@@ -64,12 +65,13 @@ def test_a_single_buffer_in_another_type_is_named(compared):
     assert model.findings[0].title.endswith("frequencies: float32 / bfloat16")
 
 
-def test_weights_that_are_others_in_another_type_are_others(compared):
+@pytest.mark.parametrize("detail", ["tensors", "sketch"])
+def test_weights_that_are_others_in_another_type_are_others(compared, detail):
     def change(net):
         net.layer.weight.data = net.layer.weight.data.flip(0)
         net.bfloat16()
 
-    model = compared(change)
+    model = compared(change, detail=detail)
     assert (model.verdict.verdict, model.rows) == ("inconclusive", ())
     assert "the weights differ in 1 of 5: layer.weight" in model.verdict.reasons[0]
 

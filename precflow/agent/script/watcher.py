@@ -255,7 +255,7 @@ class Watcher:
             self._idle_dropouts.update({join_names(model.name, name): each for name, each in removed.items()})
         # After a step, a model that no optimizer trains may be an average of one: then its weights are results, and no start.
         if not self._optimizer_calls or is_stepped(model.top):
-            entries = workload_model.hash_weights(model.top)["entries"]
+            entries = workload_model.hash_weights(model.top, rounded=True)["entries"]
             self.weights.update({join_names(model.name, name): entry for name, entry in entries.items()})
         trained = [weight for weight in model.top.parameters() if weight.requires_grad and weight.is_leaf]
         for weight in {id(each): each for each in (*trained[:1], *trained[-1:])}.values():

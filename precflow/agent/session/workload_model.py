@@ -8,12 +8,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
+from torch._C import DisableTorchFunction
 
 from precflow.agent.capture.nesting import leaves
 from precflow.agent.capture.wrappers import unwrap
 from precflow.agent.contract import DIGEST_SIZE, join_names
 from precflow.agent.failures import AgentError
-from precflow.agent.measure.content_id import content_id, dtype_name
+from precflow.agent.measure.content_id import content_id, dtype_name, has_plain_bytes
 from precflow.agent.session import determinism, faults, precision, rank_group
 from precflow.agent.workloads import resolve
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from precflow.agent.session.random_numbers import RandomNumbers
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
+_NARROWER = {  # the types that weights are cast to
+    torch.float64: (torch.float32, torch.bfloat16, torch.float16),
+    torch.float32: (torch.bfloat16, torch.float16),
+}
 
 
 class RunContext(NamedTuple):
@@ -255,11 +260,22 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
 # Hashing
 
 
-def hash_weights(model: torch.nn.Module) -> Dict[str, Any]:
-    """Return ``digest`` and ``entries`` of all parameters and buffers; a tied weight has its first name."""
+def hash_weights(model: torch.nn.Module, *, rounded: bool = False) -> Dict[str, Any]:
+    """Return ``digest`` and ``entries`` of all parameters and buffers; a tied weight has its first name.
+
+    Args:
+        model: The model.
+        rounded: Add the content id that each has after rounding to a type of fewer bits, for models that others build and
+            cast: the same weights in another type are then known by their ids, whatever else is kept.
+    """
     written = unwrap(model)
-    named = chain(written.named_parameters(), written.named_buffers())
-    return _hash_tensors((join_names("", name), tensor) for name, tensor in named)
+    named = [(join_names("", name), each) for name, each in chain(written.named_parameters(), written.named_buffers())]
+    hashes = _hash_tensors(named)
+    for name, tensor in named if rounded else ():
+        ids = _hash_rounded(tensor)
+        if ids:
+            hashes["entries"][name]["rounded"] = ids
+    return hashes
 
 
 def hash_inputs(inputs: Any, path: str = "") -> Dict[str, Any]:
@@ -270,6 +286,14 @@ def hash_inputs(inputs: Any, path: str = "") -> Dict[str, Any]:
         path: What all names begin with, such as ``step0``.
     """
     return _hash_tensors((name, leaf) for name, leaf in leaves(inputs, path) if isinstance(leaf, torch.Tensor))
+
+
+def _hash_rounded(tensor: torch.Tensor) -> Dict[str, str]:
+    """Return type -> content id of a tensor after rounding to that type; empty if it has fewer than 32 bits."""
+    if tensor.dtype not in _NARROWER or not has_plain_bytes(tensor):
+        return {}
+    with DisableTorchFunction(), torch.no_grad():
+        return {dtype_name(dtype): content_id(tensor.to(dtype)) for dtype in _NARROWER[tensor.dtype]}
 
 
 def _hash_tensors(named: Iterable[Tuple[str, torch.Tensor]]) -> Dict[str, Any]:

@@ -179,6 +179,15 @@ def test_parameters_and_buffers_by_name():
     assert found["entries"]["weight"] == {"content": content_id(model.weight), "dtype": "float32", "shape": [3]}
 
 
+def test_ids_of_weights_after_rounding_are_noted_where_asked_for_and_change_no_digest():
+    model = torch.nn.BatchNorm1d(3)
+    plain, rounded = workload_model.hash_weights(model), workload_model.hash_weights(model, rounded=True)
+    expected = {"bfloat16": content_id(model.weight.bfloat16()), "float16": content_id(model.weight.half())}
+    assert rounded["entries"]["weight"] == {**plain["entries"]["weight"], "rounded": expected}
+    assert rounded["entries"]["num_batches_tracked"] == plain["entries"]["num_batches_tracked"]
+    assert rounded["digest"] == plain["digest"]
+
+
 def test_the_digest_does_not_depend_on_the_order_of_registration():
     first, second = torch.nn.Module(), torch.nn.Module()
     for name in ("a", "b"):
