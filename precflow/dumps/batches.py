@@ -7,7 +7,8 @@ Inputs are compared by their bits first. Those that differ are of four kinds:
   of a loop of one's own. Token ids, labels and other whole numbers have to be equal.
 * **Consequences.** What the model itself had made before (:mod:`precflow.dumps.origins`): chosen tokens, caches, the next
   sample. They differ because the model differs, and are no data.
-* **Taken from elsewhere.** Made by the model on both sides, but not by the same call: a buffer that still holds the last step.
+* **Taken from elsewhere.** Made by the model, but not by the same call. If both calls are known and are of different steps, a
+  buffer still holds what an earlier step left in it: the sides do not compute the same, whatever else is compared.
 * **Other data.** What is computed from here on means nothing.
 """
 
@@ -40,7 +41,7 @@ _HALVES = ("bfloat16", "float16")
 _COARSE = frozenset({*_HALVES, "float8_e4m3fn", "float8_e5m2"})
 _MOST_VALUES = 4  # that are shown of an input; of a larger one it is how far the sides are apart
 
-DATA, CHOICE, ELSEWHERE, CALLS = "data", "choice", "elsewhere", "calls"
+DATA, CHOICE, ELSEWHERE, STALE, CALLS = "data", "choice", "elsewhere", "stale", "calls"
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class DifferentInput:
     Attributes:
         name: Its name in the header, the reference's if it has it.
         kind: ``data``: it is not known to come from the model; ``choice``: the model chose it, and no record leads there;
-            ``elsewhere``: the model made it in another call than on the reference; ``calls``: one side has further calls of
-            its models in that step, and all others are given the same.
+            ``elsewhere``: the model made it in another call than on the reference; ``stale``: in another step, and both calls
+            are known; ``calls``: one side has further calls of its models in that step, and all others are given the same.
         words: How it differs, such as ``955.182 (float32) / 956 (bfloat16)``; ``""`` if no values were kept.
         dtype: Element type on the reference, else on the target.
         shape: Sizes on the reference, else on the target.
@@ -86,6 +87,11 @@ class Given:
     def start(self) -> DifferentInput | None:
         """The first input that differs, if there is one."""
         return self.different[0] if self.different else None
+
+    @property
+    def stale(self) -> tuple[DifferentInput, ...]:
+        """The inputs that the model made in different steps on the two sides."""
+        return tuple(each for each in self.different if each.kind == STALE)
 
 
 NOTHING_GIVEN = Given({})
@@ -135,7 +141,7 @@ def compare_given(reference: Dump, target: Dump) -> Given:
             different.append(DifferentInput(name, DATA, words, alone.dtype, alone.shape))
             continue
         kind, words = sides.compare(name, one, two)
-        if kind in {DATA, CHOICE, ELSEWHERE}:
+        if kind in {DATA, CHOICE, ELSEWHERE, STALE}:
             different.append(DifferentInput(name, kind, words, one.dtype, one.shape))
             continue
         entries[name] = one
@@ -179,7 +185,11 @@ class _Sides:
         if here is None and there is None:
             return DATA, words
         makers = [f"{origin.shown if origin is not None else 'unknown'}" for origin in (here, there)]
-        return ELSEWHERE, f"{words}{', ' if words else ''}made by {makers[0]} on the reference, {makers[1]} on the target"
+        words = f"{words}{', ' if words else ''}made by {makers[0]} on the reference, {makers[1]} on the target"
+        steps = [{step for _, step, _ in origin.whens} if origin is not None else set() for origin in (here, there)]
+        # Whole numbers, such as tokens, are equal by chance.
+        is_stale = all(steps) and not steps[0] & steps[1] and is_floating(one.dtype) and is_floating(two.dtype)
+        return STALE if is_stale else ELSEWHERE, words
 
     def _find_sameness(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow.agent.contract import CHECKED
-from precflow.dumps.batches import CALLS, CHOICE, ELSEWHERE, Given
+from precflow.dumps.batches import CALLS, CHOICE, ELSEWHERE, STALE, Given
 from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.starting_weights import TiedWeight
 
@@ -95,11 +95,20 @@ def describe_parting(given: Given, *, compared: bool = True) -> str:
     what = {
         CHOICE: "each side's model is given what it chose itself",
         ELSEWHERE: "the sides' models are given outputs of other calls",
+        STALE: "the sides' models are given outputs of other steps",
         CALLS: "one side calls its model more often",
     }.get(start.kind, "the sides' models are given other data")
     words = f": {start.words}" if start.words else ""
     more = f"; {len(given.different) - 1} more" if len(given.different) > 1 else ""
     return f"{what} from {start.name} on{words}{more}" + "; only what came before is compared" * compared
+
+
+def describe_stale(given: Given) -> tuple[str, ...]:
+    """Say which inputs the model made in different steps on the two sides; such sides are misaligned."""
+    more = f"; {len(given.stale) - 1} more" if len(given.stale) > 1 else ""
+    return tuple(
+        f"{each.name} is an output of another step than on the reference: {each.words}{more}" for each in given.stale[:1]
+    )
 
 
 def describe_tied(one: TiedWeight) -> str:

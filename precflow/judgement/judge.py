@@ -60,6 +60,8 @@ NOT_EVALUATED = (
 )
 UPDATES = "the same parameters are updated"
 """Stands among the standards if a parameter moves on one side only."""
+SAME_STEP = "inputs that the model makes come from the same step"
+"""Stands among the standards if they do not."""
 FIRST_LOSS = "the loss of the first step"
 """Stands among the standards if that loss fails by the line that it is held to without any."""
 _NO_FLOORS: Mapping[str, Floor] = {}
@@ -81,6 +83,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     unseen: Sequence[str] = (),
     unrepeatable: Sequence[str] = (),
     other_settings: Mapping[str, Sequence[str]] = _NO_SETTINGS,
+    stale: Sequence[str] = (),
     still: Mapping[str, Sequence[str]] = _NO_SETTINGS,
     second_pass: bool = False,
     today: datetime.date,
@@ -107,6 +110,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         other_settings: ``name: reference / target`` of settings that the optimizers of both sides have with other values. Such
             a run is not aligned, however little its steps show of it: the floor of Adam's first step hides another rate. To
             each the records of the steps that have it, which may be accepted.
+        stale: Inputs that the model made in different steps on the two sides, in words. Such a run is misaligned.
         still: Parameters that one side does not update, in words, and the records of their steps, which may be accepted. Such a
             run is misaligned, whatever was recorded of it.
         second_pass: The measures are those after the second pass of escalating capture.
@@ -147,7 +151,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     loss = LossOutcome() if is_limited or blockers else judge_first_loss(rows, *losses, (reference_dtype, target_dtype))
     not_applied = {standard.name: NOT_EVALUATED for standard in loaded if standard.judges_operators}
     not_applied |= {name: outcome.missing for name, outcome in by_losses.items() if outcome.missing}
-    failures = [*_describe_failures(rows, unrepeatable), *not_updated]
+    failures = [*_describe_failures(rows, unrepeatable), *stale, *not_updated]
     failures += [
         f"{standard.dated}: {text}"
         for standard in loaded
@@ -216,6 +220,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         | {standard.name: False for standard in loaded if not standard.judges_records}
         | {name: outcome.is_met for name, outcome in by_losses.items()}
         | ({UPDATES: False} if not_updated else {})
+        | ({SAME_STEP: False} if stale else {})
         | ({FIRST_LOSS: False} if loss.failed else {})  # else whoever explains the failing records would explain it away
         | dict(logged.met),
         not_applied=not_applied,
@@ -307,7 +312,11 @@ def _describe_missing(rows: Rows, counted: Tally, config: RunConfig, sampled: fl
     ]
     texts += _describe_undecided(rows, config, second_pass=second_pass)
     if counted.coverage < minimum or not counted.compared:
-        texts += _describe_status(rows, "sampled_out", "cannot be compared")
+        again = "record both sides again with " if config.reference.dump or config.target.dump else ""
+        texts += [
+            f"{text}; {again}capture.detail=tensors {'to keep' if again else 'keeps'} it"
+            for text in _describe_status(rows, "sampled_out", "cannot be compared")
+        ]
         texts += _describe_dependent(rows, config)
     if not counted.compared:
         texts.append(f"nothing was compared of {records_in_words(counted.total)}")

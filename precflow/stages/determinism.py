@@ -24,6 +24,7 @@ from precflow.environment.reproduction import (
     describe_copy,
     describe_given,
     describe_parting,
+    describe_stale,
     describe_tied,
     find_blockers,
     find_different,
@@ -52,6 +53,7 @@ class Reproduction:
             verdict is not "aligned".
         amounts: Steps, micro batches or calls that one side made more of; the verdict is not "aligned".
         parted: From where on the sides were given other data. What came before is compared, but the verdict is not "aligned".
+        stale: Inputs that the model made in different steps on the two sides: they are misaligned, whatever else is compared.
         given: What is said about inputs that differ and are no other data: made by the model, or of another type.
     """
 
@@ -63,6 +65,7 @@ class Reproduction:
     disturbed: tuple[str, ...] = ()
     amounts: tuple[str, ...] = ()
     parted: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
 
     @property
@@ -117,6 +120,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
             filter(None, (find_disturbance(side, dump.header) for side, dump in (("reference", reference), ("target", target))))
         ),
         parted=(describe_parting(given),) if parted else (),
+        stale=describe_stale(given) if INPUTS in same else (),
         given=describe_given(given),
     )
 
@@ -208,7 +212,7 @@ def _describe(reproduction: Reproduction, same: Sequence[str], how: str) -> str:
     return f"{listed} are the same; both sides repeat themselves {how}"
 
 
-STAGE = Stage(name="determinism", needs=("dump.reference", "dump.target"), declare=_declare, make=_make, version=2)
+STAGE = Stage(name="determinism", needs=("dump.reference", "dump.target"), declare=_declare, make=_make, version=3)
 SECOND = Stage(
     name=second(STAGE.name),
     needs=(*STAGE.needs, STAGE.name, *map(second, STAGE.needs)),

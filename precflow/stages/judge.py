@@ -149,6 +149,7 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
         unseen=describe_unseen(reference.header, target.header),
         unrepeatable=reproduction.unrepeatable,
         other_settings={} if reproduction.blockers else find_other_numbers(reference, target),
+        stale=reproduction.stale,
         still={} if reproduction.blockers else describe_still(find_still_parameters(reference, target, measures)),
         second_pass=second("compare") in needs,
         today=_today(),

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import precflow
-from precflow.dumps.batches import ELSEWHERE, compare_given
+from precflow.dumps.batches import STALE, compare_given
 from precflow.dumps.reader import Dump
 from precflow.stages.two_dumps import compare_dumps
 
@@ -230,10 +230,16 @@ def test_what_another_rank_sent_is_no_data_unless_it_is_another_steps(given_by_h
             f"{'rank1.' * rank}step{step}.x": received[side, step] if rank else X + step for step in (0, 1) for rank in (0, 1)
         }
 
-    given = compare_given(*given_by_hand(fill, inputs))
+    dumps = given_by_hand(fill, inputs)
+    given = compare_given(*dumps)
     if is_stale:
-        assert [(each.name, each.kind) for each in given.different] == [("rank1.step1.x", ELSEWHERE)]
+        assert [(each.name, each.kind) for each in given.different] == [("rank1.step1.x", STALE)]
         assert "forward.output.0@1.0 on the reference, (model)/forward.output.0 on the target" in given.different[0].words
+        model = compare_dumps(*dumps, command="", evaluates=False)
+        assert (model.verdict.verdict, model.findings[0].rule) == ("misaligned", "PF412")
+        assert any(reason.startswith("rank1.step1.x is an output of another step") for reason in model.verdict.reasons)
+        meant = compare_dumps(*dumps, command="", same=("weights",), evaluates=False)
+        assert not any("another step" in reason for reason in meant.verdict.reasons)
     else:
         assert (given.different, given.made) == ((), ("rank1.step0.x", "rank1.step1.x"))
 

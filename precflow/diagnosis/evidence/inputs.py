@@ -40,6 +40,7 @@ def gather(given: Given) -> dict[str, Any]:
         "input_kind": tell_kind(first),
         "inputs_chosen": [each.name for each in given.different if each.kind == CHOICE][:_SHOWN],
         "inputs_from_elsewhere": [each.name for each in given.different if each.kind == ELSEWHERE][:_SHOWN],
+        "inputs_stale": [f"{each.name}: {each.words}" for each in given.stale][:_SHOWN],
         "first_input_is": first.kind,
     }
 

@@ -79,11 +79,16 @@ _RUN = {
     ),
     "first_input_is": EvidenceName(
         "kind of the first difference",
-        "data: other data; choice: chosen by the model before; elsewhere: made by another call of it; calls: further calls.",
+        "data: other data; choice: chosen by the model before; elsewhere: made by another call of it; stale: made in another "
+        "step; calls: further calls.",
     ),
     "inputs_chosen": EvidenceName("inputs that the model chose", "Up to five names; no record leads from the choice to them."),
     "inputs_from_elsewhere": EvidenceName(
         "inputs that another call made", "Up to five names; the model made them, in another call than on the reference."
+    ),
+    "inputs_stale": EvidenceName(
+        "inputs that another step made",
+        "Up to five, with the calls that made them on both sides; the calls are of different steps.",
     ),
     "seed_reference": EvidenceName("seed of the reference", "As the agent set it."),
     "seed_target": EvidenceName("seed of the target", "As the agent set it."),

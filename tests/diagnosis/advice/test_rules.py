@@ -243,6 +243,8 @@ OTHER_INPUT = {
     "input_words": "955.2 / 956",
     "first_input_is": "data",
 }
+FROM_ELSEWHERE = {"first_input_is": "elsewhere", "inputs_from_elsewhere": ["rank1.step1.x"]}
+STALE_INPUT = {"inputs_stale": ["rank1.step1.x: made by (model)@1.0 on the reference, (model) on the target"]}
 AS_IS = {
     "failing": 0,
     "as_is": "differs",
@@ -494,7 +496,9 @@ TABLE = [
     ("PF301", {**MASK, "family": "softmax"}, {**MASK, "family": "softmax", "masked_target": 1200, "low_precision": True}),
     ("PF401", {"weights_different": ["a.weight"], "weights_different_count": 1}, {}),
     ("PF402", {"inputs_different": ["input_ids"], "inputs_different_count": 1}, {}),
-    ("PF407", {**OTHER_INPUT, "first_input_is": "elsewhere", "inputs_from_elsewhere": ["rank1.step1.x"]}, OTHER_INPUT),
+    ("PF407", {**OTHER_INPUT, **FROM_ELSEWHERE}, OTHER_INPUT),
+    ("PF407", {**OTHER_INPUT, **FROM_ELSEWHERE}, {**OTHER_INPUT, **FROM_ELSEWHERE, **STALE_INPUT}),
+    ("PF412", STALE_INPUT, {**OTHER_INPUT, **FROM_ELSEWHERE}),
     ("PF410", {"weights_of_another_type": ["inv_freq: float32 / bfloat16"], "weights_of_another_type_count": 1}, {}),
     ("PF411", {"weights_tied": ["head.weight is tied to embed.weight on the reference only"]}, {}),
     ("PF401", OTHER_WEIGHT, {**OTHER_WEIGHT, "weights_tied_count": 1}),
