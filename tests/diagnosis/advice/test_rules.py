@@ -817,6 +817,20 @@ def test_order_is_certainty_then_rank_then_the_graph():
     assert [one.rule for one in advise({"suspects": suspects}, rules)] == ["PF903", "PF902", "PF904", "PF905", "PF901"]
 
 
+def test_what_a_rank_lost_comes_before_that_it_is_that_rank():
+    lost = {
+        "ranks": 2,
+        "first_rank": 1,
+        "only_rank": True,
+        "lost_result": "fc / all_reduce",
+        "lost_share": 0.54,
+        "lost_of": "energy",
+    }
+    found = [one.rule for one in advise(evidence(lost), SHIPPED.values())]
+    assert found[0] == "PF908"
+    assert "PF905" in found
+
+
 def test_where_the_error_surely_begins_comes_before_a_better_fit_elsewhere():
     suspects = [{"name": "doubtful", "status": "a"}, {"name": "sure", "status": "b", "introduced_fault": True}]
     rules = [
