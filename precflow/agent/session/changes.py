@@ -90,8 +90,10 @@ def count_compiled() -> int:
 
 
 def _is_compiled(function: types.FunctionType) -> bool:
-    """Tell whether a function is a wrapper of ``torch.compile``; torch wraps some of its own to keep its compiler out."""
+    """Tell whether a function is a wrapper of ``torch.compile``; torch wraps others, its own and the agent's, to keep it out."""
     facts = vars(function)
+    if facts.get("_torchdynamo_disable"):
+        return False
     if "_is_torch_compile" in facts:
         return bool(facts["_is_torch_compile"])
     inner = facts.get("_torchdynamo_orig_callable")

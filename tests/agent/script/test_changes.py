@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from precflow.agent.session.changes import count_compiled
 
@@ -72,6 +73,12 @@ def test_what_torch_compile_wraps_is_counted(watch, train):
     wrapped = train(WRAP="called = torch.compile(model)")
     assert changes(watch(wrapped)) == {"compiled": 1}
     assert changes(watch(train(), folder="plain")) == {}
+
+
+def test_what_is_kept_out_of_the_compiler_is_not_compiled():
+    before = count_compiled()
+    kept_out = torch.compiler.disable(lambda x: x)  # as torch does with the methods of a dispatch mode
+    assert (kept_out(1), count_compiled()) == (1, before)
 
 
 def test_dropout_that_is_removed_is_removed_in_recomputation_too(watch, train):
