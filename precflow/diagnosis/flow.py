@@ -141,9 +141,13 @@ class Tracer:
         """Return the weight of a call that is over its limit although no recorded call wrote it; ``""`` if none is.
 
         The weights that a run starts from are compared before it. This one was written since, by code that no record shows, as
-        are the weights of a model that is an average of another one.
+        are the weights of a model that is an average of another one. A call of the target that reads another weight is no
+        partner.
         """
         for edge in node.edges:
+            other = self._target.get(edge.record.identity)
+            if other is not None and other.weight not in {"", edge.record.weight}:
+                continue
             if edge.record.weight and edge.source is None and self._follow(edge).outside:
                 judged = self.unrecorded.judge(edge.record)
                 if judged is not None and judged.status in MISALIGNED_STATUSES:

@@ -90,7 +90,7 @@ def count_compiled() -> int:
 
 
 def _is_compiled(function: types.FunctionType) -> bool:
-    """Tell whether a function is a wrapper of ``torch.compile``; torch wraps others, its own and the agent's, to keep it out."""
+    """Tell whether a function is a wrapper of ``torch.compile``; torch wraps others, also the agent's, to keep it out."""
     facts = vars(function)
     if facts.get("_torchdynamo_disable"):
         return False

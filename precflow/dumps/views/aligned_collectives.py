@@ -16,6 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,25 +25,20 @@ from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.views.same_start import find_given, is_cut
 
-_Group = tuple[object, ...]  # what the name of a collective has besides its number
-Numbers = Mapping[tuple[_Group, int], int]
-"""Name of a collective of the target, and its number there -> the number of its partner."""
+Name = tuple[object, ...]
+"""What the name of a call has besides its number."""
+Numbers = Mapping[tuple[Name, int], int]
+"""Name of a call of the target, and its number there -> the number of its partner."""
 _SAME, _OTHER_GROUP, _OTHER_SHAPE = 6.0, 4.0, 1.0  # how well two collectives fit; equal bits and equal norms add up to 2
 _LARGEST = 1 << 21  # pairs of collectives of one place that are tried
 
 
-def align_collectives(reference: Dump, target: Dump) -> Dump:
-    """Return the target with the reference's numbers of collectives; the same object if no number changes."""
-    numbers = find_numbers(reference.calls(), target.calls())
-    return RenumberedCollectives(target, numbers) if numbers else target
-
-
-class RenumberedCollectives(Dump):
-    """A dump whose collectives have other numbers; everything else is as it was recorded.
+class RenumberedCalls(Dump):
+    """A dump in which some calls have other numbers; everything else is as it was recorded.
 
     Args:
         whole: The dump.
-        numbers: What :func:`find_numbers` returned.
+        numbers: Of the calls that get another one.
     """
 
     def __init__(self, whole: Dump, numbers: Numbers) -> None:
@@ -52,7 +48,7 @@ class RenumberedCollectives(Dump):
         self._whole = whole
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the calls ordered by rank, step and completion, collectives by their new numbers."""
+        """Return the calls ordered by rank, step and completion, by their new numbers."""
         return [call for call in self._renumbered if step in {None, call.step} and rank in {None, call.rank}]
 
     @property
@@ -71,7 +67,7 @@ def find_numbers(reference: Iterable[Call], target: Iterable[Call]) -> Numbers:
     here, there = (_describe(list(calls)) for calls in (reference, target))
     if not here or not there or _are_alike(here, there):
         return {}
-    numbers: dict[tuple[_Group, int], int] = {}
+    numbers: dict[tuple[Name, int], int] = {}
     for group, calls in there.items():
         others = here.get(group, [])
         pairs = _pair(others, calls)
@@ -83,6 +79,17 @@ def find_numbers(reference: Iterable[Call], target: Iterable[Call]) -> Numbers:
             if number != own:
                 numbers[group, own] = number
     return numbers
+
+
+class _Fitting(Protocol):
+    """A call that tells how well another one fits."""
+
+    @property
+    def call(self) -> Call:
+        """The call."""
+
+    def fit(self, other: Any, /) -> float:
+        """Return how well another one fits; 0 if it is another call."""
 
 
 @dataclass(frozen=True)
@@ -101,27 +108,28 @@ class _Described:
             return _OTHER_SHAPE if len(here.inputs) == len(there.inputs) else 0.0
         fit = _SAME if here.arguments == there.arguments else _OTHER_GROUP
         same = [bool(one.known) and one.known == two.known for one, two in zip(here.inputs, there.inputs, strict=True)]
-        return fit + (bool(same) and all(same)) + _compare_norms(here.inputs, there.inputs)
+        return fit + (bool(same) and all(same)) + compare_norms(here.inputs, there.inputs)
 
     def is_of_others(self, other: _Described) -> bool:
         """Tell whether both are known to carry something, and not the same."""
         return bool(self.carried and other.carried) and self.carried != other.carried
 
 
-def _describe(calls: Sequence[Call]) -> dict[_Group, list[_Described]]:
+def _describe(calls: Sequence[Call]) -> dict[Name, list[_Described]]:
     """Return the collectives of each name, in order of their numbers."""
-    described: dict[_Group, list[_Described]] = defaultdict(list)
+    described: dict[Name, list[_Described]] = defaultdict(list)
     carried = find_carried(calls)
     for call in sorted(filter(is_collective, calls), key=lambda call: call.ordinal):
-        described[_group(call)].append(_Described(call, carried.get((call.rank, call.step, call.order), ())))
+        described[name_without_number(call)].append(_Described(call, carried.get((call.rank, call.step, call.order), ())))
     return described
 
 
-def _group(call: Call) -> _Group:
+def name_without_number(call: Call) -> Name:
+    """Return what all calls have in common that differ in their number alone."""
     return (call.rank, call.step, call.module, call.call, call.operator, call.phase)
 
 
-def _are_alike(here: Mapping[_Group, Sequence[_Described]], there: Mapping[_Group, Sequence[_Described]]) -> bool:
+def _are_alike(here: Mapping[Name, Sequence[_Described]], there: Mapping[Name, Sequence[_Described]]) -> bool:
     """Tell whether the sides call collectives of the same sizes and parameters, one after the other."""
     if {group: len(calls) for group, calls in here.items()} != {group: len(calls) for group, calls in there.items()}:
         return False
@@ -129,14 +137,14 @@ def _are_alike(here: Mapping[_Group, Sequence[_Described]], there: Mapping[_Grou
     return not any(one.is_of_others(two) or not _have_same_shapes(one, two) for one, two in pairs)
 
 
-def _have_same_shapes(one: _Described, other: _Described) -> bool:
+def _have_same_shapes(one: _Fitting, other: _Fitting) -> bool:
     here, there = (
         [(record.dtype, record.shape) for record in (*each.call.inputs, *each.call.outputs)] for each in (one, other)
     )
     return here == there
 
 
-def _compare_norms(here: Sequence[Record], there: Sequence[Record]) -> float:
+def compare_norms(here: Sequence[Record], there: Sequence[Record]) -> float:
     """Return how near the norms of two lists of tensors are, 0 to 1; 0 if they are not known."""
     squares = []
     for records in (here, there):
@@ -161,10 +169,10 @@ def _pair(here: Sequence[_Described], there: Sequence[_Described]) -> dict[int, 
     taken = set(pairs.values())
     left = [place for place in range(len(here)) if place not in taken]
     right = [place for place in range(len(there)) if place not in pairs]
-    return pairs | {right[b]: left[a] for a, b in _pair_in_order([here[a] for a in left], [there[b] for b in right])}
+    return pairs | {right[b]: left[a] for a, b in pair_in_order([here[a] for a in left], [there[b] for b in right])}
 
 
-def _pair_in_order(here: Sequence[_Described], there: Sequence[_Described]) -> list[tuple[int, int]]:
+def pair_in_order(here: Sequence[_Fitting], there: Sequence[_Fitting]) -> list[tuple[int, int]]:
     """Return pairs of positions, both in order, that fit best together (an alignment of two sequences)."""
     rows, columns = len(here), len(there)
     # As many, each of another size: the sides have batches of other sizes.
@@ -193,7 +201,7 @@ def _pair_in_order(here: Sequence[_Described], there: Sequence[_Described]) -> l
 
 def _renumber(call: Call, numbers: Numbers) -> Call:
     """Return a call, with its records, by its new number."""
-    number = numbers.get((_group(call), call.ordinal)) if is_collective(call) else None
+    number = numbers.get((name_without_number(call), call.ordinal))
     if number is None:
         return call
     inputs, outputs = (

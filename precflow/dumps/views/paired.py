@@ -31,7 +31,7 @@ from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
-from precflow.dumps.views.aligned_collectives import align_collectives
+from precflow.dumps.views.aligned_operators import align_calls
 from precflow.dumps.views.derivation import Derivation
 from precflow.dumps.views.joined_ranks import count_ranks, join_ranks
 from precflow.dumps.views.same_start import find_given, is_cut, see_same_start
@@ -281,7 +281,8 @@ def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule
     """Return both dumps with the names and tensors that pairing rules give them.
 
     Without rules these are the dumps themselves, except that several ranks are seen as one process if the other side is one,
-    that collectives are numbered by what they carry, and that both end where their models are given other data.
+    that collectives are numbered by what they carry, that operators are numbered by what they read, and that both end where
+    their models are given other data.
 
     Args:
         reference: The reference's dump.
@@ -292,7 +293,7 @@ def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule
     if not rules and count_ranks(reference) != count_ranks(target):
         return join_ranks(reference, target)  # what the ranks were given is joined before it is compared
     reference, target = see_same_start(reference, target, same)
-    target = align_collectives(reference, target)
+    target = align_calls(reference, target)
     if not rules:
         return reference, target
     seen = PairedDump(reference, rules, "reference")

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from precflow.dumps.reader import Dump
-from precflow.dumps.views.aligned_collectives import RenumberedCollectives, align_collectives, find_numbers
+from precflow.dumps.views.aligned_collectives import RenumberedCalls
+from precflow.dumps.views.aligned_operators import align_calls, find_all_numbers
 from precflow.dumps.views.joined_ranks import count_ranks
 from precflow.dumps.views.paired import see_through_rules
 from precflow.dumps.views.same_start import see_same_start
@@ -50,11 +51,11 @@ def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump | TwoPasses, Du
         seen = see_same_start(sides[0], sides[1], job.config.environment.same)
         reference, target = (_add_second_pass(needs, *each) for each in zip(("reference", "target"), seen, strict=True))
         if isinstance(target, TwoPasses):
-            numbers = find_numbers(sides[0].calls(), sides[1].calls())  # both passes of a side number their collectives alike
-            passes = (RenumberedCollectives(part, numbers) for part in (target.first, target.second))
+            numbers = find_all_numbers(sides[0].calls(), sides[1].calls())  # both passes of a side have the same numbers
+            passes = (RenumberedCalls(part, numbers) for part in (target.first, target.second))
             return reference, TwoPasses(*passes) if numbers else target
         if isinstance(reference, Dump):
-            target = align_collectives(reference, target)
+            target = align_calls(reference, target)
         return reference, target
     return see_through_rules(sides[0], sides[1], job.config.pairing.rules, job.config.environment.same)
 
