@@ -465,8 +465,8 @@ class Curve:
 
     pattern: str = key(
         "",
-        "Regular expression for lines of a text log, with the groups `step` and `value`, or the name of a shipped one: "
-        "hugging_face, megatron, mindformers, mindspeed, plain. Without it the kind of the log is found out.",
+        "Regular expression for lines of a text log, with the groups `step` and `value`, or the name of a shipped one, "
+        "such as megatron (docs/curves.md lists them). Without it the kind of the log is found out.",
         r"'step (?P<step>\d+).* loss: (?P<value>\S+)'",
     )
     file: str = key(

@@ -58,8 +58,8 @@ def join(reference: Series, target: Series) -> Joined:
     sides = {"reference": reference, "target": target}
     intervals = {side: _find_interval(series.steps) for side, series in sides.items()}
     gaps = {
-        "reference": _find_gaps(reference.steps, intervals["reference"], target.steps),
-        "target": _find_gaps(target.steps, intervals["target"], reference.steps),
+        "reference": _find_gaps(reference, intervals["reference"], target.steps),
+        "target": _find_gaps(target, intervals["target"], reference.steps),
     }
     restarts = {side: _describe_restarts(side, series) for side, series in sides.items() if series.restarts}
     notes = [
@@ -103,15 +103,16 @@ def _find_interval(steps: Steps) -> int:
     return int(distances[np.argmax(counts)])
 
 
-def _find_gaps(steps: Steps, interval: int, others: Steps) -> Steps:
+def _find_gaps(series: Series, interval: int, others: Steps) -> Steps:
     """Return the steps of the other side that this one should have by its own interval, and lacks."""
+    steps = series.steps
     if len(steps) < 2:
         return np.empty(0, np.int64)
     inside = others[(others > steps[0]) & (others < steps[-1])]
     lacking = np.setdiff1d(inside, steps, assume_unique=True)
     # Some logs name step 1 and then every tenth: what counts is the rest that most steps have.
-    rests, counts = np.unique(steps % interval, return_counts=True)
-    expected: Steps = lacking[lacking % interval == rests[np.argmax(counts)]]
+    rests, counts = np.unique(series.count_in_epoch(steps) % interval, return_counts=True)
+    expected: Steps = lacking[series.count_in_epoch(lacking) % interval == rests[np.argmax(counts)]]
     return expected
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from precflow.config.sections.standard_sections import LossLimits
 from precflow.curves.deviations import Deviations, find_scale_drops, measure
+from precflow.curves.epochs import agree
 from precflow.curves.growth import FEWEST, Growth, explain_growth
 from precflow.curves.joining import Joined, join
 from precflow.curves.limits import Held, check_whole, hold_to_limit, hold_to_standard
@@ -113,6 +114,7 @@ def examine(  # noqa: PLR0913  each is a fact of its own, and all but three go b
         standard: What it is held to besides.
         repeats: The same curve of further runs of the reference.
     """
+    reference, target, *repeats = agree([reference, target, *repeats])
     whole = join(reference, target)
     joined = _keep_first(whole, steps)
     found = measure(joined)

@@ -26,6 +26,23 @@ class Restart:
     at: int
 
 
+@dataclass(frozen=True)
+class Numbering:
+    """How steps that begin anew in each epoch were numbered: (epoch - first epoch) x steps of an epoch + step in the epoch.
+
+    Attributes:
+        epoch_steps: Steps of an epoch.
+        first_epoch: 0 or 1.
+        first_step: The first step of an epoch, 0 or 1.
+        is_stated: The log says how many steps an epoch has; otherwise they are the largest step that it names.
+    """
+
+    epoch_steps: int
+    first_epoch: int
+    first_step: int
+    is_stated: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Series:
     """A curve.
@@ -39,6 +56,7 @@ class Series:
             second run in the same file, or steps that are counted anew in each epoch.
         duplicates: Steps that the log names more than once without having gone back; the last number counts.
         notes: What else a reader should know, such as a line that was cut.
+        numbering: How its steps were numbered through; ``None`` if the log does so itself.
     """
 
     steps: Steps
@@ -48,10 +66,18 @@ class Series:
     begun_anew: int = 0
     duplicates: int = 0
     notes: tuple[str, ...] = ()
+    numbering: Numbering | None = None
 
     def __len__(self) -> int:
         """Return the number of steps."""
         return len(self.steps)
+
+    def count_in_epoch(self, steps: Steps) -> Steps:
+        """Return steps as the log counts them: anew in each epoch, if they were numbered through."""
+        if self.numbering is None:
+            return steps
+        first = self.numbering.first_step
+        return (steps - first) % self.numbering.epoch_steps + first
 
 
 def make_series(
@@ -60,6 +86,7 @@ def make_series(
     *,
     source: str = "",
     notes: Sequence[str] = (),
+    numbering: Numbering | None = None,
 ) -> Series:
     """Return a curve from the numbers of a log, in the order in which they stand there.
 
@@ -71,6 +98,7 @@ def make_series(
         values: A number for each of them.
         source: Where they are from, in words.
         notes: What a reader should know about them.
+        numbering: How steps that began anew in each epoch were numbered through.
 
     Raises:
         ValueError: A step is not a whole number.
@@ -97,4 +125,5 @@ def make_series(
         begun_anew=int(np.count_nonzero(numbers[back + 1] <= numbers[0])) if len(back) else 0,
         duplicates=int(np.count_nonzero(change == 0)),
         notes=tuple(notes),
+        numbering=numbering,
     )

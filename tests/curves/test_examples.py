@@ -9,7 +9,7 @@ import pytest
 import precflow.curves
 
 MODULES = [
-    *(f"precflow.curves.{module.name}" for module in pkgutil.iter_modules(precflow.curves.__path__)),
+    *(module.name for module in pkgutil.walk_packages(precflow.curves.__path__, "precflow.curves.")),
     "precflow.config.sections.curves_section",
     "precflow.judgement.curves",
     "precflow.report.curves",

@@ -23,6 +23,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from precflow.curves.formats import Format
+from precflow.curves.log import Log
 from precflow.curves.series import Series, make_series
 from precflow.curves.wanted import Wanted, find_column
 from precflow.errors import CurveError
@@ -45,7 +47,7 @@ def is_event_file(head: bytes) -> bool:
     return bool(_mask(_checksums(np.frombuffer(head[:8], np.uint8)[None, :]))[0] == int.from_bytes(head[8:12], "little"))
 
 
-def read_events(files: Sequence[Path], wanted: Wanted, place: str) -> Series:
+def _read(logs: Sequence[Log], wanted: Wanted) -> Series:
     """Return a curve of the event files of one run, in the order of their names, which is that of their time.
 
     Raises:
@@ -53,17 +55,23 @@ def read_events(files: Sequence[Path], wanted: Wanted, place: str) -> Series:
     """
     by_tag: dict[str, list[tuple[int, float]]] = defaultdict(list)
     notes = []
-    for file in files:
-        data = file.read_bytes()
-        records, cut = _split(data, file.name)
+    place = logs[0].place if len(logs) == 1 else logs[0].place.removesuffix(f"/{logs[0].path.name}")
+    for log in logs:
+        data, name = log.read_bytes(), log.path.name
+        records, cut = _split(data, name)
         if cut:
-            notes.append(f"the last record of {file.name} is cut and left out")
+            notes.append(f"the last record of {name} is cut and left out")
         for start, end in records:
-            for tag, step, value in _read_event(data, start, end, file.name):
+            for tag, step, value in _read_event(data, start, end, name):
                 by_tag[tag].append((step, value))
     column = find_column(wanted, list(by_tag), place)
     steps, values = zip(*by_tag[column], strict=True)
     return make_series(steps, values, source=f"{place}, {column}", notes=notes)
+
+
+def _find(folder: Path, wanted: Wanted) -> Sequence[Path]:
+    del wanted  # a file has every curve
+    return sorted(folder.glob("*tfevents*"))
 
 
 def _split(data: bytes, place: str) -> tuple[list[tuple[int, int]], bool]:
@@ -214,3 +222,6 @@ def _read_varint(data: bytes, position: int, end: int, place: str) -> tuple[int,
         if byte < 0x80:
             return number & 0xFFFFFFFFFFFFFFFF, position
     raise CurveError(f"{place} has a record that is no event, at byte {position}", next_step="give a TensorBoard event file")
+
+
+FORMAT = Format("event files of TensorBoard", 10, lambda log: is_event_file(log.head), _read, _find)

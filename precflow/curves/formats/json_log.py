@@ -15,20 +15,42 @@ Without steps the numbers are counted from 0.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from precflow.agent import intake
-from precflow.curves.series import Series, make_series
-from precflow.curves.wanted import Wanted, find_column, find_step_column, parse_step
+from precflow.curves.columns import LACKING, Choice, Columns, read_columns
+from precflow.curves.formats import Format, named
+from precflow.curves.layouts import choose_columns
+from precflow.curves.log import Log
+from precflow.curves.numbers import name_type
+from precflow.curves.series import Series
+from precflow.curves.wanted import Wanted, find_column, find_step_column
 from precflow.errors import CurveError
 
-_COUNTED = "it names no steps: they are counted from 0"
 _SHAPES = "lists by name, or one object a step with the numbers by name"
 _MOST_BAD_LINES = 100
+_ENDINGS = frozenset({".json", ".jsonl", ".ndjson"})
+
+
+def _recognize(log: Log) -> bool:
+    """Tell whether a file is JSON: by its ending, or by a bracket and what follows it.
+
+    The Trainer of transformers prints dicts of Python, and many loggers begin a line with a date in brackets.
+    """
+    text = log.start.lstrip()
+    if log.is_binary:
+        return False
+    if log.path.suffix.lower() in _ENDINGS:
+        return bool(text)
+    opening, inside = text[:1], text[1:].lstrip()[:1]
+    return (opening == "{" and inside in {'"', "}"}) or (opening == "[" and inside in {"{", "["})
+
+
+def _read(logs: Sequence[Log], wanted: Wanted) -> Series:
+    return read_json(logs[0].read_text(), wanted, logs[0].place)
 
 
 def read_json(text: str, wanted: Wanted, place: str) -> Series:
@@ -108,7 +130,7 @@ def _read_document(data: Any, wanted: Wanted, place: str) -> Series:
         return _read_rows(data, wanted, place)
     if isinstance(data, list):
         return _read_list(data, wanted, place)
-    raise CurveError(f"{place} holds {_name_type(data)}", next_step=f"expected {_SHAPES}")
+    raise CurveError(f"{place} holds {name_type(data)}", next_step=f"expected {_SHAPES}")
 
 
 def _read_mapping(data: Mapping[str, Any], wanted: Wanted, place: str) -> Series:
@@ -117,7 +139,7 @@ def _read_mapping(data: Mapping[str, Any], wanted: Wanted, place: str) -> Series
     nested = [value for value in data.values() if _is_table(value)]
     if len(nested) == 1:
         return _read_rows(nested[0], wanted, place)
-    if not any(isinstance(value, (list, Mapping)) for value in data.values()):
+    if not any(_has_numbers_by_step(value) for value in data.values()):
         return _read_rows([data], wanted, place)  # a log of a single line
     columns = {name: value for name, value in data.items() if isinstance(value, (list, Mapping))}
     column = find_column(wanted, list(columns), place)
@@ -126,120 +148,76 @@ def _read_mapping(data: Mapping[str, Any], wanted: Wanted, place: str) -> Series
         bad = next((key for key in values if not _is_step(key)), None)
         if bad is not None:
             raise CurveError(f"{place}: {column} has {bad!r} where a step is expected", next_step=f"expected {_SHAPES}")
-        return _make([int(key) for key in values], values.values(), column, place)
+        return _read_entries({"step": [int(key) for key in values], column: [*values.values()]}, column, wanted, place)
     step_column = find_step_column(wanted, columns, place)
     steps = columns.get(step_column or "")
-    if isinstance(steps, list) and step_column != column:
+    if step_column and isinstance(steps, list) and step_column != column:
         if len(steps) != len(values):
             raise CurveError(
                 f"{place}: {column} has {len(values)} numbers and {step_column} has {len(steps)}",
                 next_step="it may have been cut: copy it again, or name the right columns"
                 f" (curves.{wanted.name}.column, curves.{wanted.name}.step_column)",
             )
-        return _make(_read_steps(steps, step_column or "", place), values, column, place)
+        return _read_entries({step_column: steps, column: values}, column, wanted, place)
     return _read_list(values, wanted, place)
 
 
 def _read_rows(rows: Sequence[Mapping[str, Any]], wanted: Wanted, place: str, notes: Sequence[str] = ()) -> Series:
-    present = dict.fromkeys(name for row in rows for name in row)
-    column = find_column(wanted, list(present), place)
-    step_column = find_step_column(wanted, present, place)
-    having = [row for row in rows if column in row]
-    if step_column is None:
-        return _make(range(len(having)), [row[column] for row in having], column, place, (*notes, _COUNTED))
-    without = sum(step_column not in row for row in having)
-    if without:
-        notes = (*notes, f"{without} numbers have no {step_column} and are left out")
-        having = [row for row in having if step_column in row]
-    steps = _read_steps([row[step_column] for row in having], step_column, place)
-    return _make(steps, [row[column] for row in having], column, place, notes)
+    rows = _flatten(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = Columns(names, lambda names: [[row.get(name, LACKING) for row in rows] for name in names])
+    return read_columns(columns, choose_columns(wanted, columns, place), wanted, place, notes)
+
+
+def _flatten(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return rows with the numbers of objects inside them, as in `{"step": 1, "data": {"actor/pg_loss": 0.5}}`.
+
+    They have their own names; where an outer name is the same, that of the object and a dot stand before it.
+    """
+    if not any(isinstance(value, Mapping) for row in rows for value in row.values()):
+        return rows
+    outer = {name for row in rows for name, value in row.items() if not isinstance(value, Mapping)}
+    flat = []
+    for row in rows:
+        whole = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
+        for name, inside in row.items():
+            if isinstance(inside, Mapping):
+                whole |= {(f"{name}.{inner}" if inner in outer else inner): value for inner, value in inside.items()}
+        flat.append(whole)
+    return flat
 
 
 def _read_list(values: Sequence[Any], wanted: Wanted, place: str) -> Series:
     """Return the curve of a list of numbers, of pairs of step and number, or of TensorBoard's (time, step, number)."""
     if values and all(isinstance(row, list) and len(row) in (2, 3) for row in values):
         steps, numbers = [row[-2] for row in values], [row[-1] for row in values]
-        return _make(_read_steps(steps, "step", place), numbers, wanted.name, place)
-    return _make(range(len(values)), values, wanted.name, place, (_COUNTED,))
+        return _read_entries({"step": steps, wanted.name: numbers}, wanted.name, wanted, place)
+    return _read_entries({wanted.name: values}, wanted.name, wanted, place)
 
 
-def _make(steps: Sequence[float], values: Iterable[Any], column: str, place: str, notes: Sequence[str] = ()) -> Series:
-    numbers = _read_numbers(list(values), column, place)
-    try:
-        return make_series(steps, numbers, source=f"{place}, {column}", notes=notes)
-    except ValueError as error:
-        raise CurveError(f"{place}: {error}", next_step="name the column of the steps: curves.NAME.step_column") from error
-
-
-def _read_steps(values: Sequence[Any], column: str, place: str) -> list[float]:
-    """Return steps as floats.
-
-    Raises:
-        CurveError: One of them is no number.
-    """
-    try:
-        return list(map(parse_step, values))
-    except ValueError as error:
-        number, value = next((number, value) for number, value in enumerate(values, start=1) if not _is_number(value))
-        raise CurveError(
-            f"{place}: entry {number} of {column} is {_name_type(value)}, expected a step",
-            next_step="name the column that has the steps: curves.NAME.step_column",
-        ) from error
-
-
-def _read_numbers(values: Sequence[Any], column: str, place: str) -> list[float]:
-    """Return values as floats: ``null``, which writers without NaN use for it, is NaN; numbers may be texts.
-
-    Raises:
-        CurveError: One of them is no number.
-    """
-    numbers: list[float] = []
-    for number, value in enumerate(values, start=1):
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            numbers.append(_widen(value))
-        elif value is None:
-            numbers.append(math.nan)
-        else:
-            numbers.append(_parse_text(value, number, column, place))
-    return numbers
-
-
-def _widen(value: float) -> float:
-    """Return a number as a float; an integer of more than 308 digits, as a run away loss may be logged, is infinite."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-def _parse_text(value: Any, number: int, column: str, place: str) -> float:
-    try:
-        if isinstance(value, str):
-            return float(value)
-    except ValueError:
-        pass
-    raise CurveError(
-        f"{place}: entry {number} of {column} is {_name_type(value)}, expected a number",
-        next_step="name the column that has the numbers: curves.NAME.column",
-    )
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        parse_step(value)
-    except ValueError:
-        return False
-    return True
+def _read_entries(entries: Mapping[str, Sequence[Any]], column: str, wanted: Wanted, place: str) -> Series:
+    """Return the curve of one column; the other one, if there is one, has its steps."""
+    columns = Columns(list(entries), lambda names: [list(entries[name]) for name in names])
+    step = next((name for name in entries if name != column), None)
+    return read_columns(columns, Choice((column,), step), wanted, place)
 
 
 def _is_step(key: str) -> bool:
     return key.isascii() and key.isdigit()
 
 
+def _has_numbers_by_step(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, Mapping) and any(map(_is_step, value)))
+
+
 def _is_table(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(row, Mapping) for row in value)
 
 
-def _name_type(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: f"the text {str(value)[:40]!r}", bool: "true or false"}
-    return names.get(type(value), repr(value)[:40])
+FORMAT = Format(
+    "JSON and JSON lines",
+    30,
+    _recognize,
+    _read,
+    named("trainer_state.json", "trainer_log.jsonl", "metrics.json", "vis_data/scalars.json"),
+)
