@@ -460,6 +460,16 @@ class Pairing:
 
 
 @dataclass(frozen=True)
+class CurveSource:
+    """Where one side has a curve, if it logs in another way than the other side."""
+
+    pattern: str = key("", "Pattern of this side's log, in place of `curves.NAME.pattern`.", "megatron")
+    file: str = key("", "File that the run of this side leaves, in place of `curves.NAME.file`.", "npulog.json")
+    column: str = key("", "Column of this side's numbers, in place of `curves.NAME.column`.", "actor/pg_loss")
+    step_column: str = key("", "Column of this side's steps, in place of `curves.NAME.step_column`.", "iter")
+
+
+@dataclass(frozen=True)
 class Curve:
     """A number that a training run logs at its steps, such as the loss: where it is found and how near it has to be."""
 
@@ -481,6 +491,8 @@ class Curve:
         "train/loss",
     )
     step_column: str = key("", "Key or column of the steps. Without it: step, iteration, global_step and their like.", "iter")
+    reference: CurveSource = field(default_factory=CurveSource)
+    target: CurveSource = field(default_factory=CurveSource)
     steps: int = key(0, "Steps that are compared, from the first; fewer are inconclusive. 0 is all that a side has.", "2000")
     standard: str = key("", "Name of a standard that judges losses (`precflow ls standard`).", "mindformers_migration")
     first_abs_error: float | None = key(None, "Absolute difference of the first step: at most.", "0.005")

@@ -17,7 +17,8 @@ from typing import Any
 
 from precflow import keys, resources
 from precflow.agent.contract import FILES_FOLDER, OUTPUT_FILE
-from precflow.config.schema import SIDES, Curve, RunConfig, plain
+from precflow.config.schema import SIDES, Curve, CurveSource, RunConfig, plain
+from precflow.config.sections.curves_section import find_source
 from precflow.curves.limits import LIMITS
 from precflow.curves.outcome import LOSS, CurveOutcome, HeldStandard, examine, lacking
 from precflow.curves.reading import read_curve
@@ -84,11 +85,10 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 
 
 def _examine(name: str, curve: Curve, job: Job, needs: Mapping[str, Path]) -> CurveOutcome:
-    wanted = Wanted(name, curve.pattern, curve.column, curve.step_column)
     read = []
     for side in SIDES:
         try:
-            read.append(_read(side, wanted, curve, job, needs))
+            read.append(_read(side, name, find_source(curve, side), job, needs))
         except CurveError as error:  # noqa: PERF203  of two sides
             if job.side(side).log:  # nothing but this log is compared, so nothing can be said without it
                 raise
@@ -106,22 +106,23 @@ def _examine(name: str, curve: Curve, job: Job, needs: Mapping[str, Path]) -> Cu
     )
 
 
-def _read(side: str, wanted: Wanted, curve: Curve, job: Job, needs: Mapping[str, Path]) -> list[Series]:
+def _read(side: str, name: str, source: CurveSource, job: Job, needs: Mapping[str, Path]) -> list[Series]:
     """Return the curve of a side, and of further runs of it.
 
     Raises:
         CurveError: The side does not have it.
     """
+    wanted = Wanted(name, source.pattern, source.column, source.step_column, side)
     logs = [Path(log).expanduser() for log in job.side(side).log]
     if logs:
         return [read_curve(log, wanted, f"the {side}'s {log.name}") for log in logs]
     dump = open_dump(needs[f"dump.{side}"])
     folder = dump.path  # of a dump that the user gives, its own
-    if curve.file:
-        kept = _find_file(folder / FILES_FOLDER, curve.file, side, wanted.name)
-        return [read_curve(kept, wanted, f"the {side}'s {curve.file}")]
+    if source.file:
+        kept = _find_file(folder / FILES_FOLDER, source.file, side, name)
+        return [read_curve(kept, wanted, f"the {side}'s {source.file}")]
     losses = dump.header.loss_of_step
-    if wanted.name == LOSS and losses and not (curve.pattern or curve.column):
+    if name == LOSS and losses and not (source.pattern or source.column):
         seen = make_series(list(losses), list(losses.values()), source=f"the losses in the {side}'s dump")
         if _have_other_ranks(needs):  # a rank prints the loss of its own part; the dump has the mean of all ranks
             return [seen]
@@ -129,8 +130,8 @@ def _read(side: str, wanted: Wanted, curve: Curve, job: Job, needs: Mapping[str,
         return [printed if printed is not None and len(printed) > len(seen) else seen]
     if not (folder / OUTPUT_FILE).is_file():
         raise CurveError(
-            f"the {side} has no curve {wanted.name}: its dump holds no losses, and nothing that its run printed:"
-            f" {side}.log=FILE gives it, ~curves.{wanted.name} does without",
+            f"the {side} has no curve {name}: its dump holds no losses, and nothing that its run printed:"
+            f" {side}.log=FILE gives it, ~curves.{name} does without",
         )
     return [read_curve(folder / OUTPUT_FILE, wanted, f"what the {side} printed")]
 

@@ -110,6 +110,26 @@ def test_a_limit_that_is_added_does_not_unmeet_the_others():
     assert result["verdict"]["standards"] == {"loss: loss_1_percent (2026-11-22)": True, "loss: max_abs_error <= 0.0001": False}
 
 
+def test_sides_that_log_differently():
+    """A chart of two runs, and verl's lines: each side says which numbers it means."""
+    chart = "".join(f'"{step}","{loss}","{loss + 1}"\n' for step, loss in zip(STEPS, LOSS, strict=True))
+    Path("chart.csv").write_text('"Step","gpu - train/loss","npu - train/loss"\n' + chart)
+    lines = "".join(f"step:{step} - actor/pg_loss:{loss} - lr:1e-6\n" for step, loss in zip(STEPS, LOSS, strict=True))
+    Path("npu.log").write_text(lines)
+    words = ["+recipe=loss_curves", "reference.log=chart.csv", "target.log=npu.log"]
+    of_reference, of_target = "curves.loss.reference.column='gpu - train/loss'", "curves.loss.target.column=actor/pg_loss"
+    with pytest.raises(CurveError, match="of 2 runs: gpu - train/loss, npu - train/loss") as caught:
+        run(compose(words), command="precflow")
+    assert of_reference in caught.value.next_step
+    with pytest.raises(CurveError, match="These may be meant: actor/pg_loss") as caught:
+        run(compose([*words, of_reference]), command="precflow")
+    assert of_target in caught.value.next_step
+    outcome = run(compose([*words, of_reference, of_target]), command="precflow")
+    assert outcome.verdict == "aligned"
+    with pytest.raises(ConfigError, match=r"curves\.loss\.target\.pattern .* has no group step"):
+        compose([*words, "curves.loss.target.pattern='loss (?P<value>.*)'"])
+
+
 def test_two_runs_side_by_side():
     compare(LOSS + 0.08181)
     compare(LOSS)

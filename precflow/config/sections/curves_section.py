@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from precflow import resources
 from precflow.config.documents import DottedPath, PathProblems
-from precflow.config.schema import SIDES, Curve, RunConfig
+from precflow.config.schema import SIDES, Curve, CurveSource, RunConfig
 
 LIMITS = tuple(field.name for field in dataclasses.fields(Curve) if field.name.endswith("_error"))
 GROUPS = ("step", "value")
@@ -26,17 +26,34 @@ def find_problems(config: RunConfig) -> PathProblems:
         yield from _check_limits(("curves", name), curve)
         if curve.steps < 0:
             yield ("curves", name, "steps"), f"is {curve.steps}; expected a number of steps, or 0 for all"
-        problem = find_pattern_problem(curve.pattern) if curve.pattern else ""
-        if problem:
-            yield ("curves", name, "pattern"), problem
-        file = PurePosixPath(curve.file)
-        if file.is_absolute() or ".." in file.parts:
-            yield ("curves", name, "file"), "expected the name of a file among those that the run leaves, without `..`"
+        yield from _check_source(("curves", name), curve)
+        for side in ("reference", "target"):
+            yield from _check_source(("curves", name, side), getattr(curve, side))
     for side in SIDES:
         if getattr(config, side).log and not config.curves:
             yield (side, "log"), "is read by nothing: `curves` is empty; +recipe=loss_curves reads the loss"
     if len(config.target.log) > 1:
         yield ("target", "log"), "has several logs: only the reference has repeats, which show how much it differs by itself"
+
+
+def find_source(curve: Curve, side: str) -> CurveSource:
+    """Return where a side has a curve: what is set for this side, else what is set for both.
+
+    >>> find_source(Curve(column="loss", target=CurveSource(column="actor/pg_loss")), "target").column
+    'actor/pg_loss'
+    """
+    own = getattr(curve, side)
+    names = [field.name for field in dataclasses.fields(CurveSource)]
+    return CurveSource(**{name: getattr(own, name) or getattr(curve, name) for name in names})
+
+
+def _check_source(path: DottedPath, source: Curve | CurveSource) -> PathProblems:
+    problem = find_pattern_problem(source.pattern) if source.pattern else ""
+    if problem:
+        yield (*path, "pattern"), problem
+    file = PurePosixPath(source.file)
+    if file.is_absolute() or ".." in file.parts:
+        yield (*path, "file"), "expected the name of a file among those that the run leaves, without `..`"
 
 
 def _check_limits(path: DottedPath, curve: Curve) -> PathProblems:
