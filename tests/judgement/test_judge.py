@@ -46,7 +46,7 @@ def test_one_bad_record_makes_a_run_misaligned(measure, run, change, status):
         ({"join": "unpaired_target"}, "the target has 1 record that the reference lacks"),
         ({"join": "unreadable", "reason": "cut short"}, "1 record cannot be read, first b / linear: cut short"),
         ({"join": "sampled_out", "reason": "not stored"}, "1 of 2 records were compared"),
-        ({"join": "sampled_out", "reason": "not stored"}, "1 record cannot be compared, first b / linear: not stored"),
+        ({"join": "sampled_out", "reason": "not stored"}, "first b / linear: not stored; capture.detail=tensors keeps it"),
     ],
 )
 def test_what_was_not_compared_makes_a_run_inconclusive(measure, run, change, reason):

@@ -904,6 +904,8 @@ def test_weights_under_other_names_are_no_certain_difference():
     (apart,) = [one for one in advise({**names, "weights_on_one_side_count": 2}, SHIPPED.values()) if one.rule == "PF401"]
     assert (partly.title, partly.certainty) == ("2 weights differ, first a", "certain")
     assert (apart.title, apart.certainty) == ("2 weights are on one side only, first a", "possible")
+    further = advise({**names, "weights_on_one_side_count": 0, "first_input_is": "calls"}, SHIPPED.values())
+    assert [one.certainty for one in further if one.rule == "PF401"] == ["possible"]  # that call may have changed buffers
     assert "Load the same file" in partly.fix
     assert "section pairing" in apart.fix
 
