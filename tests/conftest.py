@@ -72,20 +72,30 @@ def warm_server():
     server.close()
 
 
-@pytest.fixture
-def warm_agents(warm_server, monkeypatch):
+@pytest.fixture(scope="session", autouse=True)
+def agents_are_warm(warm_server):
     """Agents that this process starts are forks of the warm server, which saves each the import of torch."""
     from precflow.sides import launch
 
-    monkeypatch.setattr(launch, "subprocess", warm_server.agents())
+    launch.subprocess = warm_server.agents()
+    yield
+    launch.subprocess = subprocess
+
+
+@pytest.fixture
+def cold_agents(monkeypatch):
+    """Agents of a test are interpreters of their own."""
+    from precflow.sides import launch
+
+    monkeypatch.setattr(launch, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_interpreter_answers_once():
+def own_interpreter_answers_once(warm_server):
     """Ask this interpreter once what is installed, not at every stage of every run and in every dump."""
     from precflow.sides import interpreter
 
-    interpreter.subprocess = warm.OneAnswer()
+    interpreter.subprocess = warm.OneAnswer(warm_server.folder)
     warm.list_packages_once()
     yield
     interpreter.subprocess = subprocess

@@ -37,8 +37,8 @@ class Block(torch.nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def _quick(clean, warm_agents):
-    """Take the machine's own settings away, and let agents be forks of a process that has imported torch."""
+def _clean(clean):
+    """Take the machine's own settings away."""
 
 
 @pytest.fixture

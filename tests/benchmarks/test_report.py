@@ -16,7 +16,6 @@ from precflow.stages.judge import read_judged
 from precflow.stages.localize import read_region
 from precflow.stages.registry import instances
 
-pytestmark = pytest.mark.usefixtures("warm_agents")  # calls are evaluated by an agent
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 

@@ -49,9 +49,6 @@ TABLE = [  # fault, guilty phase, rule that names the cause ("" where none does)
 ]
 
 
-pytestmark = pytest.mark.usefixtures("warm_agents")
-
-
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     """Return a function that records a side with a fault; torch's and Python's state is as it was afterwards."""

@@ -12,11 +12,6 @@ stage_fixtures = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(stage_fixtures)
 
 
-@pytest.fixture(autouse=True)
-def _warm_agents(warm_agents):
-    """Let agents be forks: each run starts one, for the evaluation in float64, which would import torch."""
-
-
 @pytest.fixture(name="stage_fixtures")
 def _stage_fixtures():
     """Return what the tests of the stages write dumps with."""

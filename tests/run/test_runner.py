@@ -172,7 +172,6 @@ def test_a_run_that_fails_leaves_no_older_verdict_behind(composed, tmp_path):
     assert list((folder / "public").iterdir()) == []
 
 
-@pytest.mark.usefixtures("warm_agents")
 @pytest.mark.slow
 def test_facts_and_dump_of_a_side_come_from_one_process_and_nobody_is_left(clean, tmp_path, monkeypatch):
     started, start = [], launch._start

@@ -214,7 +214,6 @@ def test_an_agent_that_fails_is_a_problem_and_is_asked_again(told, monkeypatch):
     assert len(asked) == 2
 
 
-@pytest.mark.usefixtures("warm_agents")
 @pytest.mark.slow
 def test_an_agent_runs_the_workload_without_values(told):
     found = told("target.dtype=float16", side="target")
@@ -223,7 +222,6 @@ def test_an_agent_runs_the_workload_without_values(told):
     assert module.outputs[0].shape == (4, 8)
 
 
-@pytest.mark.usefixtures("warm_agents")
 @pytest.mark.slow
 def test_a_workload_that_needs_values_says_where(told):
     found = told("workload.model.width=3", "workload.inputs.width=3")

@@ -17,23 +17,19 @@ from precflow.run.manifest import Manifest
 from precflow.run.pruning import PruneRequest, find_prunable, prune
 from precflow.run.runner import run
 from precflow.run.two_runs import Change, RecordState, compare_runs, find_changed_modules, is_worse
-from precflow.sides import launch
 from precflow.verbs.diff import as_plain, render_page, show_difference
 
 _SPEC = importlib.util.spec_from_file_location("run_fixtures", Path(__file__).with_name("conftest.py"))
 fixtures = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(fixtures)
 
-pytestmark = pytest.mark.usefixtures("warm_agents")  # calls are computed again in float64 by an agent
-
 
 @pytest.fixture(scope="module")
-def two_runs(tmp_path_factory, warm_server):
+def two_runs(tmp_path_factory):
     """Make two runs, once for all tests: the first has a fault in fc2, the second is without it and has another limit."""
     folder = tmp_path_factory.mktemp("two_runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(launch, "subprocess", warm_server.agents())
         for name, factor, words in (("faulty", 1.01, []), ("whole", 1.0, ["tolerance.cosine_similarity=0.9"])):
             pair = fixtures.stage_fixtures.write_pair(folder / name, factor=factor)
             given = [f"{side}.dump={pair / side}" for side in ("reference", "target")]

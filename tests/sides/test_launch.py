@@ -29,6 +29,7 @@ def failed(request, output, side=None, **options):
     return caught.value
 
 
+@pytest.mark.usefixtures("cold_agents")
 def test_a_dump_is_made_and_progress_is_heard(asked, output):
     heard = []
     run(asked(), output, on_progress=heard.append)
@@ -38,6 +39,7 @@ def test_a_dump_is_made_and_progress_is_heard(asked, output):
     assert json.loads((output / "request.json").read_text())["parent"] == os.getpid()
 
 
+@pytest.mark.usefixtures("cold_agents")
 def test_facts_show_the_variables_that_were_set_before_python(asked, output):
     request = asked(action="environment", determinism={"seed": 11, "algorithms": "warn"})
     run(request, output, variables={"HCCL_DETERMINISTIC": "strict"})
@@ -66,7 +68,6 @@ def test_what_determinism_implies():
     assert imply_variables({"determinism": {"seed": 2**32 + 5}})["PYTHONHASHSEED"] == "5"
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_a_refusal_carries_message_and_next_step(asked, output):
     error = failed(asked(device=["npu"]), output)
     assert error.message.startswith("target: no device for target.device=npu here")
@@ -75,7 +76,6 @@ def test_a_refusal_carries_message_and_next_step(asked, output):
     assert error.kind == "device_missing"
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_an_exception_of_the_workload_names_its_line_and_leaves_its_traceback_in_the_log(asked, output):
     error = failed(asked("raises"), output)
     assert "the workload raised ValueError: upset (toy_launched.py:" in error.message
@@ -85,7 +85,6 @@ def test_an_exception_of_the_workload_names_its_line_and_leaves_its_traceback_in
     assert (output / "error.json").exists()
 
 
-@pytest.mark.usefixtures("warm_agents")
 @pytest.mark.parametrize(("kind", "signal"), [("abort", "SIGABRT"), ("killed", "SIGKILL")])
 def test_a_crash_names_the_signal_and_the_last_lines(asked, output, kind, signal):
     error = failed(asked(kind), output)
@@ -95,7 +94,6 @@ def test_a_crash_names_the_signal_and_the_last_lines(asked, output, kind, signal
     assert any("toy_launched.py" in line and "in forward" in line for line in error.log) == (signal == "SIGABRT")
 
 
-@pytest.mark.usefixtures("warm_agents")
 @pytest.mark.parametrize(
     ("kind", "said"), [("leaves", "SystemExit: 0"), ("interrupts", "KeyboardInterrupt: without a message")]
 )
@@ -153,7 +151,6 @@ def late_once(monkeypatch):
     return wait_for
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_a_workload_that_hangs_shows_the_line_where_it_was_stopped(asked, output, late_once):
     late_once(output / "agent.log")
     error = failed(asked("hangs"), output, timeout=60.0)  # of a clock that jumps as soon as it hangs
@@ -316,7 +313,6 @@ def folders(tmp_path):
     return make
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_one_process_tells_the_facts_of_a_side_and_makes_its_dump(asked, folders, started):
     alone, facts, dump = (folders(name) for name in ("alone", "facts", "dump"))
     run(asked(output=str(alone)), alone)
@@ -335,7 +331,6 @@ def test_one_process_tells_the_facts_of_a_side_and_makes_its_dump(asked, folders
     assert (facts / "agent.log").read_text() == ""
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_facts_are_the_same_whoever_tells_them_and_a_refusal_ends_nobody(asked, folders, started):
     alone, refused, other = (folders(name) for name in ("alone", "refused", "other"))
     request = asked(action="environment", device=["emulated"])
@@ -395,7 +390,6 @@ def test_one_that_ended_while_it_waited_is_started_again(asked, folders, started
     assert len(started) == 2
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_a_crash_after_the_facts_is_told_of_the_dump(asked, folders):
     facts, dump = folders("facts"), folders("dump")
     with closing(Agents()) as agents:
@@ -408,7 +402,6 @@ def test_a_crash_after_the_facts_is_told_of_the_dump(asked, folders):
     assert (facts / "agent.log").read_text() == ""
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_a_dump_that_hangs_is_stopped_with_its_stack_although_its_process_stayed(asked, folders, late_once):
     facts, dump = folders("facts"), folders("dump")
     with closing(Agents()) as agents:

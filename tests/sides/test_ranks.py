@@ -70,7 +70,6 @@ def failure(request, output, timeout=120.0):
     return caught.value
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_two_ranks_share_the_batch_and_write_one_dump(asked, output):
     record(asked(ranks=2), output)
     dump = Dump.open(output)
@@ -82,21 +81,18 @@ def test_two_ranks_share_the_batch_and_write_one_dump(asked, output):
     assert not list(output.glob("rank*.json"))
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_a_rank_that_is_killed_is_named(asked, output):
     error = failure(asked("killed@1", ranks=2), output)
     assert error.message.startswith("target: rank 1 of 2 was killed by SIGKILL")
     assert "a line of the user's own" in error.log
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_a_rank_whose_workload_raises_is_named(asked, output):
     error = failure(asked("raises@1", ranks=2), output)
     assert error.message.startswith("target: rank 1 of 2: the workload raised ValueError: upset (toy_launched.py:")
     assert not (output / "dump.json").exists()
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_a_batch_that_the_ranks_cannot_share_is_refused(asked, output):
     error = failure(asked(ranks=3), output)
     assert "workload.inputs has a batch of 2, and 3 ranks cannot share it equally" in error.message
@@ -105,7 +101,6 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused(asked, output):
 
 @pytest.mark.npu
 @pytest.mark.parametrize("of_script", [False, True])
-@pytest.mark.usefixtures("warm_agents")
 def test_a_device_without_communication_is_refused(asked, output, tmp_path, of_script):
     (tmp_path / "train.py").write_text("print('never run')")
     workload = {"workload": {"script": str(tmp_path / "train.py")}} if of_script else {}
@@ -115,7 +110,6 @@ def test_a_device_without_communication_is_refused(asked, output, tmp_path, of_s
     assert error.next_step == "target.device=cpu tries the recipe with gloo; target.ranks=1 keeps the device"
 
 
-@pytest.mark.usefixtures("warm_agents")
 def test_we_may_be_a_rank_of_something_else(asked, output, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -139,7 +133,6 @@ def test_torchrun_may_start_them(asked, output):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_agents")
 def test_four_ranks_share_the_batch(asked, output):
     request = asked(ranks=4)
     request["workload"]["inputs"]["rows"] = 8

@@ -26,11 +26,6 @@ def write_pair(folder, *, factor=1.0, sealed=True, **target_header):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _warm_agents(warm_agents):
-    """Let agents be forks: the evaluation in float64 starts one, which would import torch."""
-
-
 @pytest.fixture
 def pair(tmp_path):
     """Return a function that writes two dumps below a folder of their own."""

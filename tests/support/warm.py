@@ -8,7 +8,8 @@ asks a `Warm` server instead. The server (this file, run as a program) imports t
                                                 +---fork---> spare      (becomes the target's agent)
 
 A judge is forked from the server before the server has done anything, and makes its spares before it has begun itself, so
-each process starts with nothing of another run in it but imported modules. What an interpreter reads as it starts (PYTHONPATH,
+each process starts with nothing of another run in it but imported modules. A judge that needs more agents than it has spares
+asks the server for them, as a test does whose own process is the judge. What an interpreter reads as it starts (PYTHONPATH,
 OMP_NUM_THREADS, another interpreter, a launcher) cannot be had of a fork: such a judge or agent is started as ever.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -146,15 +148,16 @@ class Started:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(address))
         job = {"words": [str(word) for word in words], "cwd": str(cwd), "env": env, "module": module, "parent": parent}
+        job["address"] = str(address)
         _send(self._socket, job, files)
-        self.pid = self._read_number()
+        self.pid = self.read_number()
 
     def wait(self, timeout):
         """Return the exit code, negative for a signal as `subprocess` has it; a command that takes longer is killed."""
         if not self.ends_within(timeout):
             self._socket.close()  # the server kills what nobody waits for
             raise subprocess.TimeoutExpired("precflow", timeout)
-        code = self._read_number()
+        code = self.read_number()
         self._socket.close()
         return code
 
@@ -162,7 +165,7 @@ class Started:
         """Tell whether the command ends in that time; ``None`` waits for good."""
         return _is_readable_within(self._socket, seconds)
 
-    def _read_number(self):
+    def read_number(self):
         """Read a line byte by byte, so that the next one stays where `ends_within` sees it."""
         digits = b""
         while not digits.endswith(b"\n"):
@@ -210,7 +213,7 @@ def _receive(connection):
 def serve(address):
     """Fork a judge for each message until stdin is closed."""
     os.chdir(Path(address).parent)  # no shipped file is below it, so what is read is cached under the names that runs use
-    _import_everything()
+    _import_everything(Path(address).parent)
     if problem := _other_threads():
         sys.exit(problem)
     listener = socket.socket(socket.AF_UNIX)
@@ -283,14 +286,14 @@ def _kill_unwanted(connection, judges, watched):
         os.kill(pid, signal.SIGKILL)
 
 
-def _import_everything():
+def _import_everything(answers):
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):  # an extra that is not installed
             importlib.import_module(name)
     for module in pkgutil.walk_packages(importlib.import_module("precflow").__path__, "precflow."):
         if not module.name.endswith("precflow.__main__"):
             importlib.import_module(module.name)
-    importlib.import_module("precflow.sides.interpreter").subprocess = OneAnswer()
+    importlib.import_module("precflow.sides.interpreter").subprocess = OneAnswer(answers)
     conf = importlib.import_module("precflow.resources").directory("conf")
     importlib.import_module("precflow.diagnosis.advice.rule_files").load_rules([conf / "rule"])  # compiles their templates
     importlib.import_module("precflow.diagnosis.advice.whatif_files").load_whatifs([conf / "whatif"])
@@ -379,10 +382,10 @@ def _judge(job, files):
     words, module = job["words"], job["module"]
     if job["parent"] is not None:
         _agent_of_test(job, files)
-    runs = 2 * ("capture=escalating" in words) + 10 * ("-m" in words)
+    runs = 2 * ("capture=escalating" in words)
     without = module != "precflow" or (words and words[0] in VERBS and words[0] != "plan")
     spares = [] if without else _spares(2 + runs, files)
-    launch.subprocess = _Subprocess(spares)
+    launch.subprocess = _Subprocess(spares, job["address"])
     if not module:
         _become(files, job["env"], job["cwd"], str(Path(job["cwd"]) / words[0]))
         sys.path[0] = str(Path(sys.argv[0]).parent)
@@ -502,11 +505,12 @@ def _die_at(stage, action, phase):
 class OneAnswer:
     """The module `subprocess`, as `precflow.sides.interpreter` sees it here: this interpreter answers a question once.
 
-    What is installed does not change while tests run, and each stage of each run asks for it, in a tenth of a second.
+    What is installed does not change while tests run, and each stage of each run asks for it, in a tenth of a second. Answers
+    are files of one folder, so that processes which were forked before a question was asked find its answer too.
     """
 
-    def __init__(self):
-        self._answers = {}
+    def __init__(self, folder):
+        self._folder = Path(folder)
 
     def __getattr__(self, name):
         return getattr(subprocess, name)
@@ -514,17 +518,20 @@ class OneAnswer:
     def run(self, command, **options):
         if command[0] != sys.executable or "[]" not in command:  # another one, or folders of PYTHONPATH besides
             return subprocess.run(command, **options)
-        question = tuple(command)
-        if question not in self._answers:
-            self._answers[question] = subprocess.run(command, **options)
-        return self._answers[question]
+        answer = self._folder / f"answer-{hashlib.sha256(json.dumps(command).encode()).hexdigest()}"
+        if not answer.exists():
+            done = subprocess.run(command, **options)
+            written = answer.with_suffix(f".{os.getpid()}")
+            written.write_text(done.stdout, encoding="utf-8")
+            written.replace(answer)
+        return subprocess.CompletedProcess(command, 0, answer.read_text(encoding="utf-8"), "")
 
 
 class _Subprocess:
-    """The module `subprocess`, as `precflow.sides.launch` sees it here: agents are spares as long as there are some."""
+    """The module `subprocess`, as `precflow.sides.launch` sees it in a judge: agents are its spares, or forks of the server."""
 
-    def __init__(self, spares):
-        self._spares = spares
+    def __init__(self, spares, address):
+        self._spares, self._address = spares, address
 
     def __getattr__(self, name):
         return getattr(subprocess, name)
@@ -532,8 +539,10 @@ class _Subprocess:
     def Popen(self, words, **options):  # noqa: N802
         same = words[0] == sys.executable and _at_start(options["env"]) == _at_start(os.environ)
         agent = len(words) > 2 and words[1].endswith(".pyz") and options["env"].get("PYTHONHASHSEED") == HASH_SEED
-        if not (self._spares and same and agent):
+        if not (same and agent):
             return subprocess.Popen(words, **options)
+        if not self._spares:
+            return _AgentOfServer(self._address, words, **options)
         return _Forked(*self._spares.pop(0), words, **options)
 
 
@@ -599,6 +608,7 @@ class _AgentOfServer:
         assert stdout == subprocess.PIPE
         assert start_new_session
         self.returncode, self.stdin, self.args = None, None, words
+        self._reaping = threading.Lock()  # as above
         theirs = _null()
         if stdin == subprocess.PIPE:
             theirs, ours = os.pipe()
@@ -625,10 +635,11 @@ class _AgentOfServer:
         return self.returncode
 
     def wait(self, timeout=None):
-        if self.returncode is None:
-            if not self._started.ends_within(timeout):
-                raise subprocess.TimeoutExpired(self.args, timeout)
-            self.returncode = self._started.wait(None)
+        if self.returncode is None and not self._started.ends_within(timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        with self._reaping:
+            if self.returncode is None:
+                self.returncode = self._started.read_number()
         return self.returncode
 
 

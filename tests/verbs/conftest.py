@@ -19,11 +19,6 @@ def _clean(clean):
     """Take the machine's own settings away."""
 
 
-@pytest.fixture(autouse=True)
-def _warm_agents(warm_agents):
-    """Let agents be forks of a process that has imported torch."""
-
-
 @pytest.fixture
 def build(tmp_path):
     """Return a function that starts a dump in a folder of its own."""

@@ -28,7 +28,7 @@ for step in range(3):
 
 
 @pytest.fixture
-def agents(warm_agents):
+def agents():
     pool = Agents()
     yield pool
     pool.close()

@@ -57,9 +57,7 @@ def clip(limit):
 @pytest.mark.parametrize(
     ("here", "there", "operator"), [(divide(1.0), divide(2.0), "div"), (multiply(1.0), multiply(0.5), "mul_")]
 )
-def test_a_change_of_gradients_belongs_to_what_the_optimizer_is_given(
-    tmp_path, warm_agents, here, there, operator, micro_batches
-):
+def test_a_change_of_gradients_belongs_to_what_the_optimizer_is_given(tmp_path, here, there, operator, micro_batches):
     sides = [record(tmp_path / name, change, micro_batches=micro_batches) for name, change in (("a", here), ("b", there))]
     model = compare_dumps(*sides, command="")
     assert describe_phases(model.phases) == GUILTY_SCRIPT
@@ -86,7 +84,7 @@ def test_a_penalty_on_gradients_is_a_part_of_the_loss(tmp_path):
     assert {call.operator for call in find_gradient_changes(calls)} == {"mul_"}
 
 
-def test_changes_that_agree_say_nothing_of_an_optimizer_that_was_not_recorded(tmp_path, warm_agents):
+def test_changes_that_agree_say_nothing_of_an_optimizer_that_was_not_recorded(tmp_path):
     sides = [
         record(tmp_path / name, multiply(0.5), phase=["forward", "backward", "gradient"]) for name in ("reference", "target")
     ]
