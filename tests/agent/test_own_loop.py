@@ -296,7 +296,7 @@ def test_the_packed_agent_alone_is_enough(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranks_write_one_dump(tmp_path, warm_server):
+def test_ranks_write_one_dump(tmp_path):
     """Two processes as torchrun starts them, with gloo: rank 0 seals for both, and names what each was fed."""
     script = """
         import os, sys, torch, precflow
@@ -312,17 +312,15 @@ def test_ranks_write_one_dump(tmp_path, warm_server):
         group.destroy_process_group()
     """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
-    words, group = ("train.py", "dump", tmp_path / "meeting"), {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     with (tmp_path / "said").open("wb") as said:
-        out = said.fileno()
         ranks = [
-            warm_server.popen(
-                words,
+            subprocess.Popen(
+                [sys.executable, "train.py", "dump", str(tmp_path / "meeting")],
                 cwd=tmp_path,
-                env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
-                out=out,
-                err=out,
-                module="",
+                env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
+                stdout=said,
+                stderr=said,
             )
             for rank in ("0", "1")
         ]

@@ -10,6 +10,7 @@ import pytest
 from precflow.agent.capture.collectives import NAMES
 from precflow.dumps.reader import Dump
 
+pytestmark = pytest.mark.xdist_group("collectives")  # ranks of each part are started once for all tests
 SCRIPT = Path(__file__).parent / "collecting.py"
 RANKS = (0, 1)
 

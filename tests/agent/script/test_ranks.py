@@ -63,24 +63,29 @@ def test_each_rank_is_compared_with_its_run_without_hooks(script, watch):
 
 
 SUMS = """
-import sys, threading, time, torch
+import datetime, sys, threading, torch
 import torch.distributed as dist
 dist.init_process_group("gloo")
 rank, way = dist.get_rank(), sys.argv[2]
+store = dist.distributed_c10d._get_default_store()
 
 class Sums(torch.nn.Linear):
     def forward(self, features):
         part = super().forward(features)
         if rank and way != "right":
-            time.sleep(0.2)  # so that the other rank waits for this one
+            store.wait(["wrong"], datetime.timedelta(seconds=60))  # nothing is sent before both ranks are there
         work = dist.all_reduce(part, async_op=True)
         if way == "overwritten" and not rank:
             thread = threading.Thread(target=part.data.normal_)  # as a kernel on another stream does
             thread.start()
             thread.join()
+            store.set("wrong", "done")
         if way != "early":
             work.wait()
-        return torch.tanh(part)
+        used = torch.tanh(part)
+        if way == "early" and not rank:
+            store.set("wrong", "done")
+        return used
 
 torch.manual_seed(0)
 model = Sums(8, 4)
