@@ -33,7 +33,7 @@ def build(tmp_path):
 
 
 def judged(reference, target):
-    return compare_dumps(Dump.open(reference), Dump.open(target), command="precflow compare", evaluates=False)
+    return compare_dumps(Dump.open(reference), Dump.open(target), command="precflow compare")
 
 
 def both(build, *fill):
@@ -138,7 +138,7 @@ def test_a_shard_that_goes_missing_midway_is_unreadable(build, side):
     (measure,) = compare(*dumps)
     assert measure.join == "unreadable"
     assert "rank0/step0/tensors-0.safetensors" in measure.reason
-    model = compare_dumps(*dumps, command="", evaluates=False)
+    model = compare_dumps(*dumps, command="")
     assert model.verdict.verdict == "inconclusive"
     assert "1 record cannot be read" in " ".join(model.verdict.reasons)
 

@@ -47,7 +47,7 @@ def changes(data):
 
 
 def outcome(folder):
-    model = compare_dumps(Dump.open(folder / "reference"), Dump.open(folder / "target"), command="", evaluates=False)
+    model = compare_dumps(Dump.open(folder / "reference"), Dump.open(folder / "target"), command="")
     return model.verdict.verdict, model.verdict.reasons, model.emulated, model.emulation, [one.title for one in model.sides]
 
 

@@ -1,5 +1,6 @@
 """Whoever reads gives the same: threads, processes of a real Dask cluster, and one whose worker dies midway."""
 
+import importlib
 import importlib.util
 import os
 import signal
@@ -116,6 +117,9 @@ def struck(sides, declared, cluster, monkeypatch):
     """Return a function that compares while some of the cluster's processes are killed behind the first batch."""
     address, processes = cluster
     original = Cluster.run
+    with importlib.import_module("distributed").Client(address, timeout=60, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=60)  # interpreters take their time to start
+    monkeypatch.setattr(module, "_PATIENCE", 4)  # a client looks so long for a scheduler that has gone
 
     def compared(*numbers, kept):
         def run(self, *work):
@@ -123,7 +127,7 @@ def struck(sides, declared, cluster, monkeypatch):
                 for process in (processes[number] for number in numbers):
                     process.kill()
                     process.wait()
-                monkeypatch.setattr(module, "_PATIENCE", 1)  # not before: interpreters take their time to start
+                monkeypatch.setattr(module, "_PATIENCE", 1)
                 yield batch, found
 
         monkeypatch.setattr(Cluster, "run", run)
