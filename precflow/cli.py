@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from precflow.config.suggestions import did_you_mean
 from precflow.dumps import bus_errors
 from precflow.dumps.garbage import freezing_allowed
 from precflow.errors import ConfigError, PrecflowError, StoreError
-from precflow.verbs import VERBS, error_as_json
+from precflow.verbs import DELETING, OTHER_WORDS, VERBS, error_as_json
 
 if TYPE_CHECKING:
     from precflow.run.runner import Outcome
@@ -126,6 +126,9 @@ def _show(line: command_line.CommandLine) -> int:
     if line.asks_for("--version"):
         streams.write(f"precflow {__version__}")
         return 0
+    if line.asks_for("--help"):
+        streams.write(full_help())
+        return 0
     from precflow.config.hydra_views import show
 
     return show(line)
@@ -154,11 +157,34 @@ def _run_bare_word(line: command_line.CommandLine) -> int:
     if word in recipes:
         raise ConfigError(f"{word} is a recipe, not a verb", next_step=f"precflow +recipe={word}")
     like = find_near(word, recipes, most=1)
-    run = f"+recipe={like[0]}" if like else "+recipe=NAME"
+    named = f"+recipe={like[0]}" if like else "+recipe=NAME"
+    if word in OTHER_WORDS:
+        meant = OTHER_WORDS[word].format(word=word)
+        raise ConfigError(
+            f"no such verb: {word}{'' if meant else ': a recipe runs without a verb, and goes on where it was stopped'}",
+            next_step=_write_line(meant, line.words[1:], recipes),
+        )
+    known = [verb for verb in VERBS if verb not in DELETING or (word[:1] == verb[:1] and find_near(word, [verb], alike=0.8))]
     raise ConfigError(
-        f"no such verb: {word}.{did_you_mean(word, VERBS)}   Verbs: {', '.join(VERBS)}",
-        next_step=f"To run a recipe:  precflow {run}",
+        f"no such verb: {word}.{did_you_mean(word, known)}   Verbs: {', '.join(VERBS)}",
+        next_step=f"To run a recipe:  precflow {named}",
     )
+
+
+def _write_line(meant: str, rest: Sequence[str], recipes: Collection[str]) -> str:
+    """Return the line for somebody who typed another tool's verb: the verb that is meant, and what stood behind theirs.
+
+    Args:
+        meant: A verb with its arguments, or ``""`` to run a recipe.
+        rest: What was typed behind the other verb.
+        recipes: Names of recipes, which people type without ``+recipe=``.
+    """
+    if meant and (" " in meant or not rest):
+        return f"precflow {meant}"
+    words = [f"+recipe={word}" if word in recipes and not meant else redaction.redact_word(word) for word in rest]
+    if not meant and not any(word.lstrip("+").startswith("recipe=") for word in words):
+        words.insert(0, "+recipe=NAME")
+    return shlex.join(["precflow", *([meant] if meant else []), *words])
 
 
 def _run(line: command_line.CommandLine, arguments: Sequence[str]) -> int:
@@ -249,16 +275,43 @@ def _print_traceback() -> None:
         streams.say(traceback.format_exc())
 
 
-def short_help() -> str:
-    """Return what ``precflow`` without arguments prints: how to run a recipe, and the verbs."""
-    verbs = "\n".join(f"   precflow {name:<10} {summary}" for name, summary in VERBS.items())
-    return f""" precflow {__version__}: does a model that moved to another device still compute the same numbers?
-
+_TO_RUN = """\
    precflow +recipe=sd_text_encoder                        run a recipe
    precflow +recipe=sd_text_encoder target.dtype=float32   with a key of it changed
-   precflow -m +recipe=NAME target.dtype=float16,bfloat16  once for each value
+   precflow -m +recipe=NAME target.dtype=float16,bfloat16  once for each value"""
+_TITLE = f"precflow {__version__}: does a model that moved to another device still compute the same numbers?"
+_EXIT_CODES = "Exit codes: 0 aligned, 1 misaligned, 2 could not be done, 3 inconclusive."
+
+
+def short_help() -> str:
+    """Return what ``precflow`` without arguments prints: how to run a recipe, and the verbs."""
+    verbs = "\n".join(f"   precflow {name:<10} {verb.summary}" for name, verb in VERBS.items())
+    return f" {_TITLE}\n\n{_TO_RUN}\n\n{verbs}\n\n {_EXIT_CODES} More: precflow --help\n"
+
+
+def full_help() -> str:
+    """Return what ``precflow --help`` prints: each verb with an example, the groups, and the options."""
+    from precflow.config.search_path import GROUPS
+
+    verbs = "\n".join(f"   {verb.summary}\n      precflow {verb.example}" for verb in VERBS.values())
+    return f""" {_TITLE}
+
+{_TO_RUN}
+
+ Verbs, each with an example; precflow VERB --help has more:
 
 {verbs}
 
- Exit codes: 0 aligned, 1 misaligned, 2 could not be done, 3 inconclusive. More: precflow --help
-"""
+ Chosen by name, as +recipe=NAME is: {", ".join(GROUPS)}; precflow ls GROUP lists the names.
+ Keys go without dashes, as target.dtype=float32: precflow explain target.dtype says what it takes, and
+ precflow show +recipe=NAME which keys there are.
+
+ Options:
+
+   --config-dir DIR, -cd DIR      a folder with recipes/ and site/ of yours; may be given several times
+   --multirun, -m                 once for each of several values
+   --cfg job, --info              the composed recipe and how it came about, as Hydra shows them; --hydra-help has more
+   --version                      this version
+   -sc install=bash|zsh|fish      completion of verbs, recipes and keys:  eval "$(precflow -sc install=bash)"
+
+ {_EXIT_CODES} PRECFLOW_DEBUG=1 shows tracebacks."""

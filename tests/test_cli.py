@@ -161,7 +161,6 @@ def test_tracebacks_are_there_for_those_who_ask(runs, capsys, monkeypatch):
     ("arguments", "said"),
     [
         (["valdate"], "Did you mean  validate ?"),
-        (["run"], "To run a recipe:  precflow +recipe=NAME"),
         (["sd_text_encodr"], "precflow +recipe=sd_text_encoder"),
         (["sd_text_encoder"], "is a recipe, not a verb\n precflow +recipe=sd_text_encoder"),
         (["--foo"], "no such option"),

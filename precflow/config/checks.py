@@ -39,7 +39,7 @@ from precflow.config import signatures
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
 from precflow.config.schema import SIDES, Capture, MixedPrecision, RunConfig, Side, plain
 from precflow.config.sections import curves_section, pairing_section, tolerance_section, whatifs
-from precflow.config.sections.store_address import find_problem, is_address
+from precflow.config.sections.store_address import find_problem, find_slip, is_address
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import SHIPPED, TARGET, is_code_folder
 from precflow.config.units import UNSEEDED
@@ -83,7 +83,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
         if isinstance(value, str) and redaction.REDACTED[:-1] in value:
             yield path, "stands for a secret, which is never written down: give the secret itself"
     for path, store in ((("store",), config.store), (("site", "store"), config.site.store)):
-        problem = find_problem(store) if is_address(store) else ""
+        problem = find_problem(store) if is_address(store) else find_slip(store)
         if problem:
             yield path, problem
     for section, key in _NOT_EMPTY:
@@ -119,6 +119,13 @@ def find_missing_workload(config: RunConfig) -> PathProblems:
             continue
         if config.workload.script:
             continue
+        asked = [word for word in config.about.asks.values() if not _is_given(config, word)]
+        if not config.workload.model and asked:
+            # A recipe that is laid over others asks for one below it; what that one asks for says more.
+            for word in [word for word in asked if not word.startswith("recipe=")] or asked:
+                path = tuple(word.partition("=")[0].split("."))
+                yield path, f"is missing, and the recipe asks for it: {'+' * (path == ('recipe',))}{word}"
+            return
         if not config.workload.model:
             given = "log" if config.curves else "dump"
             ways = f"{side}.{given}=PATH of an existing {given}, workload.model._target_, or workload.script=train.py"
@@ -130,6 +137,14 @@ def find_missing_workload(config: RunConfig) -> PathProblems:
         elif "optimizer" in config.capture.phase and not config.workload.optimizer:
             yield ("capture", "phase"), "has `optimizer`, which needs one: workload.optimizer._target_=torch.optim.AdamW"
             return
+
+
+def _is_given(config: RunConfig, word: str) -> bool:
+    """Tell whether a key has a value of any kind; ``word`` is ``KEY=EXAMPLE``."""
+    value: Any = config
+    for name in word.partition("=")[0].split("."):
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return bool(value)
 
 
 def find_missing_files(config: RunConfig) -> PathProblems:

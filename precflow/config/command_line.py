@@ -31,6 +31,21 @@ _REFUSED = {
     "--config-name": "precflow's own configuration is the root; choose with +recipe=NAME",
     "--experimental-rerun": "the same command again goes on where the last one stopped",
 }
+# Options of other tools -> what is typed here.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("--dry-run", "--dryrun", "--preview", "-n"), "what a run would do, without running it:  precflow plan +recipe=NAME ..."
+    ),
+    **dict.fromkeys(("--resume", "--continue", "--rerun"), _REFUSED["--experimental-rerun"]),
+    **dict.fromkeys(
+        ("--force", "--no-cache", "-f"),
+        "stages are made again where what they depend on changed; runs=FOLDER begins anew",
+    ),
+    **dict.fromkeys(("--verbose", "-v", "--debug"), "PRECFLOW_DEBUG=1 before the command shows tracebacks"),
+    **dict.fromkeys(("--quiet", "-q"), "output=quiet says no more than the verdict"),
+    **dict.fromkeys(("--list", "-l"), "precflow ls lists recipes, precflow ls GROUP another group"),
+    "-V": "precflow --version",
+}
 _KNOWN = (*_ALONE, *_WITH_VALUE, "--info")
 SHOW_OPTIONS = ("--version", "--cfg", "--info", "--help", "--hydra-help", "--shell-completion")
 
@@ -113,6 +128,8 @@ def unknown_option_error(option: str, value: str, known: Sequence[str], *, next_
     """
     if option in _REFUSED:
         return ConfigError(f"{option} is not for precflow: {_REFUSED[option]}")
+    if option in _ELSEWHERE and option not in known:
+        return ConfigError(f"no such option: {option}", next_step=_ELSEWHERE[option])
     key, given = option.lstrip("-"), value or "VALUE"
     if key in GROUPS:
         return ConfigError(f"no such option: {option}. What is chosen by name goes without dashes:  +{key}={given}")

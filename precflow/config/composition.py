@@ -44,6 +44,7 @@ from precflow.config.search_path import (
 )
 from precflow.config.sections import standards, whatifs
 from precflow.config.sections.tolerance_section import find_expired
+from precflow.config.suggestions import find_near
 from precflow.errors import ConfigError, Problem, TrustError
 
 _DEFAULT = ("capture", "tensors")  # chosen where nobody chooses; so is an executor, which then is precflow's own
@@ -95,7 +96,9 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
     within = (*extra, *within)
     problems += overrides.find_sweeps(read)
     files, missing = _collect_files(read, within)
-    problems += missing
+    # Of `+recpie=NAME` it is said that recipe was meant, and not that there is none.
+    misspelt = any(find_near(problem.key.lstrip("+~").partition("=")[0], ["recipe"]) for problem in problems)
+    problems += [problem for problem in missing if not (misspelt and problem.message == _NO_RECIPE)]
     # Before Hydra reads any of the files: a file that is more than data could make it run code.
     forbidden = [problem for document in files for problem in trust.find_forbidden_text(document)]
     if forbidden:
@@ -134,7 +137,9 @@ def _collect_files(words: Sequence[Word], within: Sequence[SearchFolder]) -> tup
         (group, name, COMMAND_LINE, f"+{group}={name}") for group in GROUPS for name in overrides.list_chosen(words, group)
     ]
     waiting.append((*_DEFAULT, COMMAND_LINE, "+capture=tensors"))
-    problems = [] if any(group == "recipe" for group, *_ in waiting) else [Problem(COMMAND_LINE, "+recipe", _NO_RECIPE)]
+    problems = []
+    if not any(group == "recipe" for group, *_ in waiting):
+        problems.append(Problem(COMMAND_LINE, "+recipe", _NO_RECIPE))
     collected: dict[tuple[str, str], Document] = {}
     visits = 0
     while waiting:

@@ -159,7 +159,8 @@ def _read_word(typed: str, within: Sequence[SearchFolder]) -> Word | Problem:
     group = key.removeprefix("/") if key.removeprefix("/") in GROUPS else ""
     wrong = "" if group else explain_problem(tuple(key.split(".")))
     if wrong:
-        return Problem(COMMAND_LINE, f"{prefix}{key}", f"{wrong}   (no + needed)" if prefix else wrong)
+        no_plus = prefix and not find_near(key, GROUPS, most=1)  # of `+recpie=NAME` the + is right
+        return Problem(COMMAND_LINE, f"{prefix}{key}", f"{wrong}   (no + needed)" if no_plus else wrong)
     return _read_assignment(typed, group or key, value or "", within, group=group)
 
 

@@ -58,6 +58,12 @@ class About:
     needs: str = key(
         "", "Versions of precflow that the recipe works with. Another one refuses it, with its own version.", '">=0.1"'
     )
+    asks: Mapping[str, str] = key(
+        {},
+        "What the recipe cannot know: words that whoever runs it adds, each with an example, under a name of your own. If a "
+        "side has nothing to run, those that are missing are asked for.",
+        "{script: workload.script=train.py}",
+    )
 
 
 @dataclass(frozen=True)

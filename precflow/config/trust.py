@@ -40,7 +40,7 @@ _LIMITS = f"{' '.join(LIMITED)} metrics.*"
 _SIDE = "device dtype variables.* ranks arguments.* migration"
 _MIXED_PRECISION = "level dtype float32_modules operators.* loss_scale growth_interval"
 RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything below a key. A recipe may set no other key
-    "about": "title owner needs",
+    "about": "title owner needs asks.*",
     "environment": "same",
     "environment.require": "free_disk torch python",
     "workload": "model.* inputs.* loss.* optimizer.* learning_rate mode arguments.* compile evaluation stop_early files",

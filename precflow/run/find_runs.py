@@ -12,7 +12,7 @@ from precflow.run.manifest import MANIFEST_FILE, Manifest, RunEntry
 from precflow.run.pruning import list_run_folders
 from precflow.run.store import Sealed, Store
 
-_CANNOT_BE_DONE = 2
+_CANNOT_BE_DONE, _RUNNING = 2, -1
 _NAME_TWO = "name two runs:  precflow diff FOLDER@1 OTHER@3"
 
 
@@ -92,6 +92,15 @@ def find_run_before(run: NamedRun) -> NamedRun:
     return NamedRun(f"{run.name.rpartition('@')[0]}@{earlier[-1].number}", run.folder, earlier[-1])
 
 
+def describe_outcome(entry: RunEntry) -> str:
+    """Return the verdict of a run, or why it has none."""
+    if entry.verdict:
+        return entry.verdict
+    if entry.exit_code == _RUNNING:
+        return "still under way, or was killed"
+    return "could not be done" if entry.exit_code == _CANNOT_BE_DONE else "judged nothing"
+
+
 def refuse_unjudged(run: NamedRun) -> None:
     """Refuse a run that came to no verdict.
 
@@ -101,7 +110,7 @@ def refuse_unjudged(run: NamedRun) -> None:
     entry = run.entry
     if entry.verdict:
         return
-    if entry.exit_code == -1:
+    if entry.exit_code == _RUNNING:
         why = "is still under way, or was killed"
     elif entry.exit_code == _CANNOT_BE_DONE:
         why = "could not be done (exit code 2)"

@@ -6,7 +6,7 @@ import argparse
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from precflow.config import command_line
 from precflow.errors import ConfigError, PrecflowError
@@ -16,29 +16,67 @@ from precflow.streams import write_json as print_json
 if TYPE_CHECKING:
     from precflow.config.schema import RunConfig
 
-__all__ = ["VERBS", "compose_site", "error_as_json", "format_table", "make_parser", "print_json", "say", "write"]
+__all__ = [
+    "DELETING",
+    "OTHER_WORDS",
+    "VERBS",
+    "Verb",
+    "compose_site",
+    "error_as_json",
+    "format_table",
+    "make_parser",
+    "print_json",
+    "say",
+    "write",
+]
 
 _ANY_RECIPE = "+recipe=sd_text_encoder"  # a site file is composed on top of a recipe; which one makes no difference here
 
-VERBS: Mapping[str, str] = {
-    "ls": "recipes, or another group: ls site, ls emulate, ls standard...",
-    "explain": "what a key of a recipe takes, what it means, who may set it",
-    "show": "a composed recipe, each line with the file and line it comes from",
-    "cp": "copy a recipe to change it",
-    "validate": "check recipes and overrides without running anything",
-    "plan": "what a run would do, and why",
-    "open": "the newest report",
-    "inspect": "what a dump holds, its records by pattern, or one record in full",
-    "convert": "tensors of a dump as npy or txt files",
-    "compare": "two dumps without a recipe, or one record of both in full",
-    "diff": "two runs of a recipe: what changed, what got better or worse",
-    "bundle": "one side of a run in one file, to carry to the other machine",
-    "unbundle": "verify such a file, and put it where runs look",
-    "pin": "keep one upload in a store, whatever its age",
-    "prune": "free space: what no kept run needs; deletes with --yes",
-    "doctor": "this machine: what can be a side, and what is wrong",
-    "request": "what the agent of one side is asked, for a job that somebody else starts",
-    "agent": "write precflow-agent.pyz, the one file that a side needs",
+
+class Verb(NamedTuple):
+    """What a verb shows or does, in one line, and how it is typed: its arguments in an example."""
+
+    summary: str
+    example: str
+
+
+VERBS: Mapping[str, Verb] = {
+    "ls": Verb("recipes, or another group: ls site, ls standard; ls runs: what ran here", "ls runs"),
+    "explain": Verb("what a key of a recipe takes, what it means, who may set it", "explain tolerance.standards"),
+    "show": Verb("a composed recipe, each line with the file and line it comes from", "show +recipe=minilm"),
+    "cp": Verb("copy a recipe to change it", "cp sd_text_encoder my_model"),
+    "validate": Verb("check recipes and overrides without running anything", "validate recipes/my_model.yaml"),
+    "plan": Verb("what a run would do, and why", "plan +recipe=sd_text_encoder"),
+    "open": Verb("the newest report, or that of one run", "open runs/minilm@3"),
+    "inspect": Verb("what a dump holds, its records by pattern, or one record in full", "inspect DUMP 'model.layers.0*'"),
+    "convert": Verb("tensors of a dump as npy or txt files", "convert DUMP 'model.layers.0*' --to npy"),
+    "compare": Verb("two dumps without a recipe, or one record of both in full", "compare gpu_dump npu_dump"),
+    "diff": Verb("two runs of a recipe: what changed, what got better or worse", "diff runs/minilm@2 runs/minilm@3"),
+    "bundle": Verb("one side of a run in one file, to carry to the other machine", "bundle runs/minilm:reference"),
+    "unbundle": Verb("verify such a file, and put it where runs look", "unbundle minilm-reference.bundle.tar"),
+    "pin": Verb("keep one upload in a store, whatever its age", "pin dump.reference-9f1c +site=local"),
+    "prune": Verb("free space: what no kept run needs; deletes with --yes", "prune runs/minilm"),
+    "doctor": Verb("this machine: what can be a side, and what is wrong", "doctor"),
+    "request": Verb("what the agent of one side is asked, for a job that others start", "request minilm sides=[target]"),
+    "agent": Verb("write precflow-agent.pyz, the one file that a side needs", "agent ."),
+}
+DELETING = frozenset({"prune"})  # nobody who typed something else is led to one of these
+
+# The verbs of other tools -> what is typed here; "" is the line of a run itself.
+OTHER_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("run", "start", "execute", "exec", "launch", "go", "test"), ""),
+    **dict.fromkeys(("rerun", "resume", "continue", "again", "retry"), ""),
+    **dict.fromkeys(("dryrun", "dry-run", "preview"), "plan"),
+    **dict.fromkeys(("check", "lint", "verify"), "validate"),
+    **dict.fromkeys(("list", "dir", "recipes"), "ls"),
+    **dict.fromkeys(("runs", "history", "status", "log"), "ls runs"),
+    **dict.fromkeys(("report", "view", "results", "result"), "open"),
+    **dict.fromkeys(("new", "init", "create", "copy"), "cp"),
+    **dict.fromkeys(("info", "dump", "cat"), "inspect"),
+    **dict.fromkeys(("export", "extract"), "convert"),
+    **dict.fromkeys(("env", "environment", "devices"), "doctor"),
+    **dict.fromkeys(("keys", "key", "describe"), "explain"),
+    **dict.fromkeys(("help", "version"), "--{word}"),
 }
 
 
@@ -72,7 +110,8 @@ def make_parser(verb: str, usage: str) -> argparse.ArgumentParser:
     options = _Parser(
         prog=f"precflow {verb}",
         usage=f"precflow {verb} {usage} [--json] [--config-dir DIR]",
-        description=VERBS[verb],
+        description=VERBS[verb].summary,
+        epilog=f"for example:  precflow {VERBS[verb].example}",
         allow_abbrev=False,
     )
     options.add_argument("--json", action="store_true", help="print one JSON object on stdout")

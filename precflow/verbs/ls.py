@@ -1,4 +1,6 @@
-"""``precflow ls [GROUP]``: list the names in a group with their titles; ``precflow ls store``: what a store holds.
+"""``precflow ls [GROUP]``: list the names in a group with their titles.
+
+``precflow ls runs``: the runs of each run folder. ``precflow ls store``: what a store holds.
 
 The YAML files are read without composing them, so that it takes a fraction of a second.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +24,8 @@ from precflow.errors import ConfigError
 from precflow.metrics import LIMITED, METRICS
 from precflow.verbs import compose_site, format_table, make_parser, print_json, write
 
-_STORE = "store"
+_STORE, _RUNS = "store", "runs"
+_NEWEST = 10  # runs of each folder, where no folder is named
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")  # a place that Jinja fills in, {{ ... }} or {% ... %}
 
 
@@ -48,19 +52,28 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: There is no such group, or a folder of recipes is missing.
     """
-    options = make_parser("ls", "[GROUP]   or   precflow ls store [URL|FOLDER] [+site=NAME]")
-    options.add_argument("group", nargs="?", default="recipe", help=f"one of {', '.join([*_GROUPS, _STORE])}")
-    options.add_argument("words", nargs="*", metavar="STORE", help="of ls store: a folder, a URL, or +site=NAME; default runs/")
+    options = make_parser("ls", "[GROUP]   or   precflow ls runs [FOLDER]   or   precflow ls store [URL|FOLDER] [+site=NAME]")
+    options.add_argument("group", nargs="?", default="recipe", help=f"one of {', '.join([*_GROUPS, _RUNS, _STORE])}")
+    options.add_argument(
+        "words",
+        nargs="*",
+        metavar="PLACE",
+        help="of ls runs: a run folder, whose runs are all shown, or a folder of run folders;"
+        " of ls store: a folder, a URL, or +site=NAME; default runs/",
+    )
     chosen = options.parse_args(arguments)
     if chosen.group == _STORE:
         return _list_store(chosen)
+    if chosen.group == _RUNS:
+        return _list_runs(chosen)
     if chosen.words:
         raise ConfigError(f"precflow ls takes one group, and {' '.join(chosen.words)} is one too many")
     # `ls recipes` is the same as `ls recipe`.
     group = chosen.group if chosen.group in _GROUPS else chosen.group.removesuffix("s")
     if group not in _GROUPS:
         raise ConfigError(
-            f"no such group: {chosen.group}.{did_you_mean(chosen.group, _GROUPS)}   Groups: {', '.join([*_GROUPS, _STORE])}"
+            f"no such group: {chosen.group}.{did_you_mean(chosen.group, _GROUPS)}"
+            f"   Groups: {', '.join([*_GROUPS, _RUNS, _STORE])}"
         )
     entries = list_entries(group, chosen.config_dir)
     if chosen.json:
@@ -69,6 +82,51 @@ def main(arguments: Sequence[str]) -> int:
         write(format_table([(entry.name, entry.title, entry.owner, entry.origin) for entry in entries]))
     else:
         write(f" no {group} yet")
+    return 0
+
+
+def _list_runs(chosen: argparse.Namespace) -> int:
+    """Print the newest runs of each run folder, or all runs of the one that is named; return 0.
+
+    Raises:
+        ConfigError: Several folders are named.
+        StoreError: The folder is not there, or a history is damaged.
+    """
+    from precflow.errors import StoreError
+    from precflow.run.find_dumps import RUNS
+    from precflow.run.find_runs import describe_outcome
+    from precflow.run.manifest import MANIFEST_FILE, Manifest
+    from precflow.run.pruning import list_run_folders
+
+    if len(chosen.words) > 1:
+        raise ConfigError(f"precflow ls runs takes one folder, got {' '.join(chosen.words)}")
+    place = Path(chosen.words[0] if chosen.words else RUNS).expanduser()
+    if chosen.words and not place.exists() and (RUNS / place).exists():
+        place = RUNS / place
+    if chosen.words and not place.is_dir():
+        raise StoreError(f"no folder {place}", next_step="precflow ls runs lists those of runs/")
+    whole = (place / MANIFEST_FILE).is_file()
+    shown, rows, left_out = [], [], 0
+    for folder in list_run_folders(place):
+        entries = Manifest(folder).entries()
+        newest = entries if whole or chosen.json else entries[-_NEWEST:]
+        left_out += len(entries) - len(newest)
+        words = [shlex.split(entry.command)[1:] for entry in newest]
+        shared = set(words[0]).intersection(*words) if len(words) > 1 else set[str]()
+        for entry, own in zip(newest, words, strict=True):
+            name = f"{folder}@{entry.number}"
+            outcome = describe_outcome(entry)
+            row = {"name": name, "started": entry.started, "outcome": outcome, "exit_code": entry.exit_code}
+            shown.append({**row, "seconds": entry.seconds, "command": entry.command})
+            rows.append(
+                (name, entry.started[:16].replace("T", " "), outcome, " ".join(word for word in own if word not in shared))
+            )
+    if chosen.json:
+        print_json({"runs": shown})
+        return 0
+    write(format_table(rows) if rows else f" no runs in {place}/ yet")
+    if left_out:
+        write(f" and {left_out} earlier: precflow ls runs FOLDER shows all of one folder")
     return 0
 
 

@@ -19,13 +19,6 @@ def test_info_works(capsys, kind):
     assert "recipe" in capsys.readouterr().out
 
 
-def test_help_lists_the_groups(capsys):
-    assert show(parse(["--help"])) == 0
-    shown = capsys.readouterr().out
-    assert "sd_text_encoder" in shown
-    assert "layernorm_eps" in shown
-
-
 def test_help_of_hydra_is_about_no_recipe(capsys, team):
     assert show(parse(["--hydra-help", "+recipe=sd_text_encoder"])) == 0
     assert "Hydra" in capsys.readouterr().out

@@ -236,7 +236,7 @@ def test_what_is_said_about_a_wrong_section(words, said):
 
 
 def test_a_side_needs_a_log_or_something_to_run():
-    with pytest.raises(ConfigError, match=r"target has nothing to run: target.log=PATH of an existing log"):
+    with pytest.raises(ConfigError, match=r"asks for it: target.log=npu.json"):
         compose(["+recipe=loss_curves", "reference.log=gpu.json"])
 
 

@@ -14,6 +14,18 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
+def find_slip(text: str) -> str:
+    """Return what is wrong with a folder that was meant to be a URL, ``""`` for nothing: ``s3:/bucket`` names a folder ``s3:``.
+
+    >>> find_slip("s3:/bucket/x"), find_slip("/shared/s3"), find_slip("C:/stores")
+    ('is a folder named `s3:`: a URL has two slashes, s3://bucket/x; ./s3:/bucket/x is the folder', '', '')
+    """
+    protocol, colon, rest = text.partition(":")
+    if not colon or is_address(text) or len(protocol) < 2 or not protocol.isalnum() or not rest.startswith("/"):
+        return ""
+    return f"is a folder named `{protocol}:`: a URL has two slashes, {protocol}://{rest.strip('/')}; ./{text} is the folder"
+
+
 def find_problem(url: str) -> str:
     """Return what is wrong with the URL of a store, ``""`` for nothing; nothing is connected to.
 
