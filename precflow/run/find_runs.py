@@ -49,8 +49,12 @@ class NamedRun:
         return {name: sealed for name, sealed in instances.items() if sealed is not None}
 
 
-def find_run(text: str) -> NamedRun:
+def find_run(text: str, *, judged: bool = False) -> NamedRun:
     """Return the run that a text names.
+
+    Args:
+        text: A run folder, with or without the number of a run.
+        judged: Without a number, take the newest run that came to a verdict; the newest one if none did.
 
     Raises:
         StoreError: There is no such run folder, or no such run in it; the message names what is there.
@@ -76,7 +80,8 @@ def find_run(text: str) -> NamedRun:
         raise StoreError(
             f"{folder} has no run {number}; it has {span}", next_step=f"the newest is  {folder}@{entries[-1].number}"
         )
-    entry = known[number] if number else entries[-1]
+    newest = next((entry for entry in reversed(entries) if entry.verdict or not judged), entries[-1])
+    entry = known[number] if number else newest
     return NamedRun(f"{place}@{entry.number}", folder, entry)
 
 

@@ -54,14 +54,18 @@ def main(arguments: Sequence[str]) -> int:
         DumpError: There is no such dump or record, or the dump stored the tensor of no matching record.
         StoreError: A file exists already, or cannot be written.
     """
-    options = make_parser("convert", "DUMP RECORD --to npy|txt [--output PATH] [--raw] [--force]")
+    options = make_parser("convert", "DUMP RECORD [--to npy|txt] [--output PATH] [--raw] [--force]")
     options.add_argument("dump", metavar="DUMP", help="a dump's folder, or RUN:reference")
     options.add_argument("record", metavar="RECORD", help="an identity, the name of a call, or a pattern with * ? [abc]")
-    options.add_argument("--to", required=True, metavar="|".join(FORMATS), help="what to write")
+    options.add_argument(
+        "--to", metavar="|".join(FORMATS), help="what to write; without: what the file of --output ends in, else npy"
+    )
     options.add_argument("--output", type=Path, metavar="PATH", help="a file, or a folder; of many records a folder (tensors/)")
     options.add_argument("--raw", action="store_true", help="bfloat16 and float8 as their bits, not widened to float32")
     options.add_argument("--force", action="store_true", help="write over files that exist")
     chosen = options.parse_args(arguments)
+    ending = chosen.output.suffix.removeprefix(".") if chosen.output else ""
+    chosen.to = chosen.to or (ending if ending in FORMATS else FORMATS[0])
     if chosen.to not in FORMATS:
         raise ConfigError(
             f"--to {chosen.to}: no such format.{did_you_mean(chosen.to, FORMATS)}   Formats: {', '.join(FORMATS)}"
@@ -93,7 +97,10 @@ def _choose_files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, 
     names = file_names([record.text for record in stored], f".{chosen.to}")
     output = chosen.output.expanduser() if chosen.output else (_MANY if many else Path())
     folder = output if many or output.is_dir() else output.parent
-    files = [folder / name for name in names] if many or output.is_dir() else [output]
+    if many or output.is_dir():
+        files = [folder / name for name in names]
+    else:
+        files = [output if output.suffix == f".{chosen.to}" else output.with_name(f"{output.name}.{chosen.to}")]
     existing = [file for file in files if file.exists()]
     if existing and not chosen.force:
         raise StoreError(

@@ -27,7 +27,9 @@ def main(arguments: Sequence[str]) -> int:
         StoreError: There is no such run, it has no verdict, the runs are of different recipes, or the page cannot be written.
     """
     options = make_parser("diff", "RUN [RUN] [--page FILE]")
-    options.add_argument("before", metavar="RUN", help="FOLDER@NUMBER, such as runs/sd_text_encoder@2; without @: the newest")
+    options.add_argument(
+        "before", metavar="RUN", help="FOLDER@NUMBER, such as runs/sd_text_encoder@2; without @: the newest with a verdict"
+    )
     options.add_argument(
         "after", nargs="?", default="", metavar="RUN", help="the later one; without: RUN and the one before it"
     )
@@ -38,8 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     from precflow.run.find_runs import find_run, find_run_before
     from precflow.run.two_runs import compare_runs
 
-    before = find_run(chosen.before)
-    before, after = (before, find_run(chosen.after)) if chosen.after else (find_run_before(before), before)
+    # Whoever asks for the newest run means one that can be compared, not one that failed or was killed since.
+    before = find_run(chosen.before, judged=True)
+    before, after = (before, find_run(chosen.after, judged=True)) if chosen.after else (find_run_before(before), before)
     difference = compare_runs(before, after)
     page = chosen.page.expanduser() if chosen.page else None
     if page:

@@ -193,7 +193,7 @@ def test_a_run_that_does_not_exist_is_refused(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_run_without_a_verdict_is_refused(composed):
+def test_a_run_without_a_verdict_is_refused_if_it_is_named_by_its_number(composed):
     run(composed(), command="")
     run(composed("stages=[dump,determinism]"), command="precflow again")
     with pytest.raises(PrecflowError):
@@ -203,6 +203,8 @@ def test_a_run_without_a_verdict_is_refused(composed):
     assert "precflow again" in str(refused.value)
     with pytest.raises(StoreError, match="could not be done"):
         diff("compare_dumps@1", "compare_dumps@3")
+    assert find_run("compare_dumps").entry.number == 3
+    assert find_run("compare_dumps", judged=True).entry.number == 1
 
 
 def test_a_run_under_way_is_refused(composed, tmp_path):

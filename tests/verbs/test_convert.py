@@ -4,7 +4,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from precflow import cli
 from precflow.errors import ConfigError, DumpError, StoreError
 from precflow.verbs import convert
 
@@ -23,6 +22,21 @@ def test_one_record_becomes_a_file(capsys, folder, tmp_path):
     assert convert.main([folder, "encoder.0/linear.0", "--to", "npy"]) == 0
     assert capsys.readouterr().out == " encoder.0__linear.0__forward.output.0.npy   float32 [2, 12]\n"
     np.testing.assert_array_equal(np.load(tmp_path / "encoder.0__linear.0__forward.output.0.npy"), X)
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (["--output", "x"], "x.npy"),
+        (["--output", "x.v1"], "x.v1.npy"),
+        (["--output", "y.txt"], "y.txt"),
+        (["--to", "txt", "--output", "z.npy"], "z.npy.txt"),
+    ],
+)
+def test_a_file_ends_in_what_it_is(capsys, folder, tmp_path, words, file):
+    assert convert.main([folder, "encoder.0/linear.0", *words]) == 0
+    assert capsys.readouterr().out.startswith(f" {file} ")
+    assert (tmp_path / file).is_file()
 
 
 def test_what_is_widened_is_told(capsys, folder, tmp_path):
@@ -110,7 +124,3 @@ def test_a_disk_without_room_is_told_before_anything_is_written(folder, monkeypa
     with pytest.raises(StoreError, match="MB are needed"):
         convert.main([folder, "*", "--to", "npy"])
     assert list((tmp_path / "tensors").iterdir()) == []
-
-
-def test_a_missing_format_is_exit_2(folder):
-    assert cli.main(["convert", folder, "encoder.0"]) == 2
