@@ -54,6 +54,16 @@ def test_rounding_passes_and_a_fault_does_not(dtype):
         assert_aligned((VALUES * 1.1).to(dtype), VALUES)
 
 
+def test_equal_bits_of_the_coarsest_type_are_aligned():
+    """Its limit is as wide as numbers that have nothing in common; other bits within it prove nothing."""
+    coarse = VALUES.to(torch.float8_e5m2)
+    assert_aligned(coarse.clone(), coarse)
+    other = coarse.clone()
+    other.view(torch.uint8).reshape(-1)[0] ^= 1
+    with pytest.raises(AssertionError, match="so wide that nothing could fail"):
+        assert_aligned(other, coarse)
+
+
 def test_the_standard_is_chosen():
     assert_aligned(VALUES + 1e-6, VALUES, standard="default")
     with pytest.raises(AssertionError, match="allclose_share_float32"):

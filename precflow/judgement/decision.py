@@ -283,7 +283,8 @@ def _decide_by_limits(
     drowned = any(use.floor is not None and use.condition.metric == MAIN_METRIC for use in blind)
     able_to_fail = [use for use in uses if use not in blind and not (drowned and use.floor is not None)]
     judged = _pass_by_tightest(measure, able_to_fail or uses)
-    if able_to_fail:
+    # Equal bits agree, however wide the limits are: any other value would have shown.
+    if able_to_fail or (uses and (measure.equal or measure.metrics.get("bitwise_equal") == 1)):
         return Decision(judged)
     wide = ", ".join(dict.fromkeys(_describe_limit(use) for use in uses))
     reason = f"its limits are so wide that nothing could fail: {wide}" if uses else "no limit applies to it"

@@ -149,6 +149,9 @@ def test_a_blind_limit_can_still_be_failed(measure, run):
     blind = status(run, measure(relative_l2=0.01), tolerance=wide)
     assert blind.status == "blind"
     assert "so wide that nothing could fail: relative_l2 <= 0.2" in blind.reason
+    same_bits = measure(metrics={"relative_l2": 0.0, "bitwise_equal": 1.0})
+    assert status(run, same_bits, tolerance=wide).status == "pass"
+    assert status(run, measure(relative_l2=0.0), tolerance=wide).status == "blind"  # 0 and -0 have other bits
 
 
 def test_one_telling_condition_is_enough(measure, run):
