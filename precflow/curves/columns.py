@@ -99,6 +99,6 @@ def _find_steps(
     if step:
         steps = parse_steps(rows[step], step, wanted, place)
         return (steps, None) if epoch_of is None else epochs.number_through(steps, epoch_of)
-    if epoch_of is not None and (np.diff(epoch_of) > 0).all() and (epoch_of == np.floor(epoch_of)).all():
+    if epoch_of is not None and epochs.are_whole(epoch_of) and (np.diff(epoch_of) > 0).all():
         return epoch_of, None
     return None, None

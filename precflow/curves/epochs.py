@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from precflow.curves.series import Numbering, Restart, Series, Steps, Values
+from precflow.curves.series import LARGEST_STEP, Numbering, Restart, Series, Steps, Values
 
-NOTE = "its steps begin anew each epoch and are numbered through; the largest that it names counts as the last of an epoch"
+NOTE = "its steps begin anew each epoch and are numbered through, the largest as the last of an epoch"
 
 
 def number_through(
@@ -35,11 +34,13 @@ def number_through(
     >>> number_through(np.array([50.0, 100, 150]), np.array([1.0, 1, 2]))[1] is None
     True
     """
-    if not len(steps) or not (_are_whole(epochs) and _are_whole(steps)):
+    if not len(steps) or not (are_whole(epochs) and are_whole(steps)):
         return steps, None
     first = first_epoch if first_epoch is not None else 0 if epochs.min() == 0 else 1
     first_step = 0 if steps.min() == 0 else 1
     if epoch_steps is not None:
+        if not are_whole(epoch_steps) or epoch_steps.min() < 1:
+            return steps, None
         numbering = Numbering(int(epoch_steps.max()), first, first_step, is_stated=True)
         return steps + (epochs - first) * epoch_steps, numbering
     rises = np.diff(epochs) > 0
@@ -86,5 +87,6 @@ def _number_anew(series: Series, epoch_steps: int, first_epoch: int) -> Series:
     )
 
 
-def _are_whole(numbers: npt.NDArray[np.float64]) -> bool:
-    return bool((np.isfinite(numbers) & (numbers == np.floor(numbers)) & (numbers >= 0)).all())
+def are_whole(numbers: Values) -> bool:
+    """Tell whether all numbers are whole ones that can be steps, from 0 up."""
+    return bool((np.isfinite(numbers) & (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers <= LARGEST_STEP)).all())

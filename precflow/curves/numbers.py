@@ -100,8 +100,8 @@ def parse_value(value: Any) -> float:
         raise ValueError("expected a number")  # noqa: TRY004  the caller shows what came
     try:
         return float(value)
-    except OverflowError:  # an integer of more than 308 digits, as a run-away loss may be logged
-        return math.copysign(math.inf, value)
+    except OverflowError:
+        raise NumberError("is an integer beyond what a float64 holds") from None
 
 
 def _parse(entries: Sequence[Any], parse: Callable[[Any], float]) -> Values:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Steps = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
-_LARGEST_STEP = 2**53  # beyond it a float, which is what JSON has, is no exact step
+LARGEST_STEP = 2**53  # beyond it a float, which is what JSON has, is no exact step
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def make_series(
     ([5.0, 4.5, 3.5], (Restart(after=3, at=2),))
     """
     exact = np.asarray(steps, dtype=np.float64)
-    whole = np.isfinite(exact) & (exact == np.floor(exact)) & (np.abs(exact) <= _LARGEST_STEP)
+    whole = np.isfinite(exact) & (exact == np.floor(exact)) & (np.abs(exact) <= LARGEST_STEP)
     if not whole.all():
         raise ValueError(f"expected whole numbers as steps, got {exact[~whole][0]:g}")
     numbers, floats = exact.astype(np.int64), np.asarray(values, dtype=np.float64)

@@ -230,6 +230,7 @@ BAD = {
     "line 3 has more entries than the 2 names": ("a.csv", "step,loss\n1,2\n2,1,75\n", LOSS),
     "entry 1 of loss is 1e400, which is beyond what a float64 holds": ("a.csv", "step,loss\n1,1e400\n", LOSS),
     "loss is 1e400, which is beyond what a float64 holds": ("a.log", "step 1 loss 1e400\n", LOSS),
+    "entry 1 of loss is an integer beyond what a float64 holds": ("a.json", '{"loss": [' + "9" * 350 + "]}", LOSS),
     "loss has 5000 digits": ("a.log", "step 1 loss " + "9" * 5000 + "\n", LOSS),
     # One number of many that a trainer logs is not chosen for the user.
     "a.jsonl has no column loss. These may be meant: actor/pg_loss, critic/vf_loss, val/loss_mean. It has actor/lr,": (

@@ -161,6 +161,7 @@ OF_TRAINERS = {
     "MLflow's metric": (STEPS, "1714557600000 2.5 1\n1714557601000 2.25 2\n1714557602000 1.75 3\n"),
     "decimal comma.csv": (STEPS, "Schritt;step;loss\na,b;1;2,5\nc;2;2,25\nd;3;1,75e0\n"),
     "quoted decimal comma.csv": (STEPS, 'step,loss\n1,"2,5"\n2,"2,25"\n3,"1,75"\n'),
+    "lines that end with a carriage return alone.csv": (STEPS, "step,loss\r1,2.5\r2,2.25\r3,1.75\r"),
     "spaces.txt": (STEPS, "step   loss\n   1    2.5\n   2   2.25\n   3   1.75\n"),
     "separator at the end.csv": (STEPS, "step,loss,\n1,2.5,\n2,2.25,\n3,1.75,\n"),
     "the first line again.csv": (STEPS, "step,loss\n1,2.5\n2,2.25\nstep,loss\n3,1.75\n"),

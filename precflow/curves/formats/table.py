@@ -73,6 +73,8 @@ def _read(logs: Sequence[Log], wanted: Wanted) -> Series:
     """
     log = logs[0]
     separator, text = _find_separator(log), log.read_text()
+    if "\n" not in text:
+        text = text.replace("\r", "\n")
     header, _, body = text.lstrip("\r\n").partition("\n")
     names = _parse(header + "\n", separator, _measure(header, separator), log.place).iloc[0].str.strip().tolist()
     while names and not names[-1]:

@@ -17,11 +17,11 @@ def _choose(wanted: Wanted, columns: Columns, place: str) -> Choice | None:
     if key is None or value is None:
         return None
     keys, *others = columns.read([key, *([run] if run else [])])
-    found = find_column(wanted, [str(one) for one in dict.fromkeys(keys) if one is not LACKING], place)
-    runs = {of for of, one in zip(others[0], keys, strict=True) if one == found} if run else set()
+    found = find_column(wanted, list(dict.fromkeys(str(one) for one in keys if one is not LACKING)), place)
+    runs = {str(of) for of, one in zip(others[0], keys, strict=True) if one == found} if run else set()
     if len(runs) > 1:
         raise CurveError(
-            f"{place} has {found} of {len(runs)} runs: {', '.join(sorted(map(str, runs))[:4])}",
+            f"{place} has {found} of {len(runs)} runs: {', '.join(sorted(runs)[:4])}",
             next_step="export each run to a file of its own",
         )
     return Choice((value,), find_step_column(wanted, columns.names, place), only=(key, found))
