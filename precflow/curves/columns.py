@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -61,7 +62,9 @@ def read_columns(columns: Columns, choice: Choice, wanted: Wanted, place: str, n
     wishes = (choice.step, epoch, mode, choice.only and choice.only[0], *choice.values)
     needed = list(dict.fromkeys(name for name in wishes if name))
     entries = dict(zip(needed, columns.read(needed), strict=True))
-    kept = [all(entry is not LACKING for entry in row) for row in zip(*(entries[name] for name in choice.values), strict=True)]
+    kept = [True] * len(entries[choice.values[0]])
+    for name in choice.values:
+        kept = [one and entry is not LACKING for one, entry in zip(kept, entries[name], strict=True)]
     if choice.only:
         column, content = choice.only
         kept = [one and entry == content for one, entry in zip(kept, entries[column], strict=True)]
@@ -72,7 +75,7 @@ def read_columns(columns: Columns, choice: Choice, wanted: Wanted, place: str, n
         if stepless:
             notes = (*notes, f"{stepless} numbers have no {choice.step} and are left out")
             kept = [one and entry is not LACKING for one, entry in zip(kept, entries[choice.step], strict=True)]
-    rows = {name: [entry for entry, one in zip(column, kept, strict=True) if one] for name, column in entries.items()}
+    rows = entries if all(kept) else {name: list(itertools.compress(column, kept)) for name, column in entries.items()}
     parts = [parse_values(rows[name], name, wanted, place) for name in choice.values]
     steps, numbering = _find_steps(rows, choice.step, epoch, wanted, place)
     if steps is None:

@@ -227,6 +227,8 @@ BAD = {
     "is no table that can be read: line 3 has 1000002 letters": ("a.csv", "step,x,loss\n1,y,2\n" + "y" * 10**6 + ",1\n", LOSS),
     "is no table that can be read: Error tokenizing data": ("a.csv", 'step,loss\n1,"2\n3,4\n', LOSS),
     "a line has 40001 cells": ("a.csv", "step,loss\n1,2" + "," * 39_999 + "\n", LOSS),
+    "entry 1 of loss is the text '1,000', expected a number": ("a.csv", 'step,loss\n1,"1,000"\n', LOSS),
+    "entry 2 of step is the text '1,000', expected a step": ("a.csv", "step;loss\n999;2,5\n1,000;2,4\n", LOSS),
     "line 3 has more entries than the 2 names": ("a.csv", "step,loss\n1,2\n2,1,75\n", LOSS),
     "entry 1 of loss is 1e400, which is beyond what a float64 holds": ("a.csv", "step,loss\n1,1e400\n", LOSS),
     "loss is 1e400, which is beyond what a float64 holds": ("a.log", "step 1 loss 1e400\n", LOSS),

@@ -25,6 +25,7 @@ _WIDEST = 1 << 15  # columns
 _ENDINGS = frozenset({".csv", ".tsv"})
 _FOLDER_FILES = ("metrics.csv", "results.csv", "progress.csv")  # Lightning, Ultralytics, and Stable-Baselines
 _DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][-+]?\d+)?$")
+_THOUSANDS = re.compile(r"[-+]?\d{1,3},\d{3}$")
 _SOLUTION = "give the log of a run as CSV, JSON, or text with a pattern"
 
 
@@ -90,8 +91,9 @@ def _read(logs: Sequence[Log], wanted: Wanted) -> Series:
         places = [names.index(name) for name in wished]
         frame = _parse(body, separator, width, log.place, columns=sorted({*places, *surplus}))
         _refuse_surplus(frame[surplus], len(names), log.place)
-        frame = frame[(frame[places] != list(wished)).any(axis=1)]
-        return [_clean(frame[place]) for place in places]
+        if header.strip() in body:
+            frame = frame[(frame[places] != list(wished)).any(axis=1)]
+        return [_clean(frame[place], separator) for place in places]
 
     columns = Columns(names, read)
     choice = choose_columns(wanted, columns, log.place)
@@ -172,21 +174,27 @@ def _refuse_surplus(surplus: pd.DataFrame, width: int, place: str) -> None:
         )
 
 
-def _clean(cells: pd.Series[Any]) -> list[Any]:
+def _clean(cells: pd.Series[Any], separator: str) -> list[Any]:
     """Return cells without spaces around them, decimals with a point, and ``LACKING`` for empty ones."""
-    texts: list[str] = cells.str.strip().tolist()
+    texts = [text.strip() for text in cells.tolist()]
     if any("," in text for text in texts):
-        texts = _use_points(texts)
+        texts = _use_points(texts, separator)
     return [text or LACKING for text in texts]
 
 
-def _use_points(texts: list[str]) -> list[str]:
+def _use_points(texts: list[str], separator: str) -> list[str]:
     """Return numbers with a decimal point where they have a comma, if all commas are such.
 
-    >>> _use_points(["1.234,5", "9", "-2,25e-3"]), _use_points(["1,2,3", "1,5"])
-    (['1234.5', '9', '-2.25e-3'], ['1,2,3', '1,5'])
+    Where `1,000` may as well be a thousand, the texts stay as they are, which are no numbers then: in a table that is separated
+    by commas, or beside numbers without a comma.
+
+    >>> _use_points(["1.234,5", "9", "-2,25e-3"], ";"), _use_points(["999", "1,000"], ";")
+    (['1234.5', '9', '-2.25e-3'], ['999', '1,000'])
     """
-    if not all(map(_DECIMAL_COMMA.match, (text for text in texts if "," in text))):
+    commas = [text for text in texts if "," in text]
+    if not all(map(_DECIMAL_COMMA.match, commas)):
+        return texts
+    if all(map(_THOUSANDS.match, commas)) and (separator == "," or len(commas) < sum(map(bool, texts))):
         return texts
     return [text.replace(".", "").replace(",", ".") if "," in text else text for text in texts]
 
