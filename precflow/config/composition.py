@@ -182,7 +182,9 @@ def _lay_files(
         folders = shipped_folders(group) if group == "executor" and group not in chosen else within
         document = find(group, name, folders) if group in GROUPS else None
         if document is not None:
-            layers.add(document, () if document.group in OPEN_GROUPS else tuple(filter(None, package.split("."))))
+            place = () if document.group in OPEN_GROUPS else tuple(filter(None, package.split(".")))
+            joins = document.group == "emulate" and any(one.group == "emulate" for one in documents)
+            (layers.join if joins else layers.add)(document, place)
             documents.append(document)
     return layers, documents
 

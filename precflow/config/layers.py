@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from precflow.config.documents import Document, DottedPath, Mark, dotted, walk_scalars
@@ -35,6 +36,29 @@ class Layers:
             data = {part: data}
         marks = {(*package, *path): mark for path, mark in document.marks.items() if path[:1] != ("defaults",)}
         self._overlay(self.data, data, (), marks)
+
+    def join(self, document: Document, package: DottedPath) -> None:
+        """Lay a file beside one that its package has already: lists go on behind those that are there, texts behind a ``+``.
+
+        So two faults of the emulated device are both planted, where :meth:`add` would leave the second.
+        """
+        here = self.data
+        for part in package:
+            here = here.setdefault(part, {})
+        data, marks = dict(document.data), dict(document.marks)
+        kept: dict[DottedPath, Mark] = {}
+        for key, value in document.data.items():
+            before = here.get(key)
+            if isinstance(value, list) and isinstance(before, list):
+                data[key] = [*before, *value]
+                own = [path for path in marks if path[:1] == (key,) and len(path) > 1]
+                moved = {(key, str(int(path[1]) + len(before)), *path[2:]): marks.pop(path) for path in own}
+                marks.update(moved)
+                kept |= {path: mark for path, mark in self.marks.items() if path[: len(package) + 1] == (*package, key)}
+            elif isinstance(value, str) and isinstance(before, str):
+                data[key] = f"{before}+{value}"
+        self.add(replace(document, data=data, marks=marks), package)
+        self.marks.update(kept)
 
     def assign(self, path: DottedPath, value: Any, mark: Mark) -> str:
         """Set one value; a map is merged into an existing map. Return why it cannot be set, ``""`` if it was."""

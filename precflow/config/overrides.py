@@ -29,6 +29,7 @@ from precflow.errors import ConfigError, Problem
 
 _MOST_SHOWN = 100  # problems that one error lists
 _KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+)*")
+_ONE_OF = frozenset({"capture", "executor"})  # groups whose files say different things about the same keys
 _WORD = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=]*?)(?:=(?P<value>.*))?", re.DOTALL)
 _OPENING = {"[": "]", "{": "}", "(": ")"}
 _PARSER = OverridesParser.create()
@@ -179,6 +180,8 @@ def _read_assignment(typed: str, key: str, value: str, within: Sequence[SearchFo
     is_name = bool(names) and all(isinstance(name, kinds) and not isinstance(name, bool) for name in names)
     if group and not several and not is_name:
         return Problem(COMMAND_LINE, typed, f"expected the name of a {group}, or a list of names such as {group}=[a,b]")
+    if group in _ONE_OF and isinstance(parsed, list) and len(parsed) > 1:
+        return Problem(COMMAND_LINE, typed, f"is one {group}: of several only the last would be in force")
     raw = None if several or isinstance(parsed, (list, dict)) else parsed if isinstance(parsed, str) else value
     choices = _expand_choices(override, group, within) if several else (format_override(text, group),)
     return Word(typed, text, key, None if several else parsed, raw, group, choices=choices)

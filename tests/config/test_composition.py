@@ -387,3 +387,23 @@ def test_no_file_whatever_its_bytes_ends_in_anything_but_an_explanation(team, ra
 def test_no_word_whatever_it_says_ends_in_anything_but_an_explanation(key, value):
     composed = composed_or_refused(["+recipe=compare_dumps", f"{key}={value}"])
     assert composed is None or composed.config.recipe == "compare_dumps"
+
+
+def test_two_faults_are_both_planted_and_each_line_keeps_its_file():
+    words = ["+recipe=sd_text_encoder", "target.device=emulated"]
+    alone = {name: compose([*words, f"+emulate={name}"], complete=False) for name in ("layernorm_eps", "softmax_half", "exact")}
+    both = compose([*words, "+emulate=[layernorm_eps,softmax_half]"], complete=False)
+    faults = both.config.emulate
+    assert faults.name == "layernorm_eps+softmax_half"
+    assert faults.rules == (*alone["layernorm_eps"].config.emulate.rules, *alone["softmax_half"].config.emulate.rules)
+    assert both.provenance["emulate.rules[0].operator"] == alone["layernorm_eps"].provenance["emulate.rules[0].operator"]
+    assert both.provenance["emulate.rules[1].operator"] == alone["softmax_half"].provenance["emulate.rules[0].operator"]
+    turned = compose([*words, "+emulate=[softmax_half,layernorm_eps,exact]"], complete=False).config.emulate
+    assert turned.rules == (*faults.rules[1:], *faults.rules[:1], *alone["exact"].config.emulate.rules)
+
+
+@pytest.mark.parametrize("word", ["+capture=[sketch,tensors]", "+executor=[local,dask]"])
+def test_where_only_one_can_be_in_force_two_are_refused(word):
+    with pytest.raises(ConfigError, match="of several only the last would be in force"):
+        compose(["+recipe=sd_text_encoder", word], complete=False)
+    compose(["+recipe=sd_text_encoder", word.partition(",")[0] + "]"], complete=False)
