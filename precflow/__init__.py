@@ -1,7 +1,8 @@
 """precflow shows whether a PyTorch model that moved to another device still computes the same numbers.
 
-In Python there are three functions, imported when they are first used: ``assert_aligned`` for unit tests, ``compare`` for two
-tensors or two dumps, and ``capture`` for a loop of your own, which needs nothing but torch.
+In Python there are four functions, imported when they are first used: ``assert_aligned`` for unit tests, ``compare`` for two
+tensors or two dumps, ``read`` for the result of an earlier run, and ``capture`` for a loop of your own, which needs nothing but
+torch. What ``compare`` and ``read`` return gives tables of pandas.
 """
 
 import importlib
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     from precflow.agent.failures import AgentError
     from precflow.agent.own_loop import capture
     from precflow.errors import PrecflowError
-    from precflow.library import Compared, Comparison, assert_aligned, compare
+    from precflow.library import assert_aligned, compare, read
+    from precflow.result import Compared, Comparison
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,16 +25,18 @@ __all__ = [
     "assert_aligned",
     "capture",
     "compare",
+    "read",
 ]
 
 _HOME = {
     "AgentError": "precflow.agent.failures",
-    "Compared": "precflow.library",
-    "Comparison": "precflow.library",
+    "Compared": "precflow.result",
+    "Comparison": "precflow.result",
     "PrecflowError": "precflow.errors",
     "assert_aligned": "precflow.library",
     "capture": "precflow.agent.own_loop",
     "compare": "precflow.library",
+    "read": "precflow.library",
 }
 
 

@@ -1,6 +1,6 @@
-"""The Python interface of precflow: ``assert_aligned`` for unit tests, and ``compare`` for two tensors or two dumps.
+"""The Python interface of precflow: ``assert_aligned`` for unit tests, ``compare`` for two values or dumps, and ``read``.
 
-Both use the verdicts and wording of the report. ``precflow.capture``, for a training loop of your own, is not here but in
+All use the verdicts and wording of the report. ``precflow.capture``, for a training loop of your own, is not here but in
 ``precflow.agent.own_loop``, because it must run where only the agent is installed.
 """
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from precflow import __version__
 from precflow.agent.contract import FILLS
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
@@ -21,76 +23,22 @@ from precflow.comparison.measure import Measure
 from precflow.comparison.nested_values import PairedValue, pair_values
 from precflow.comparison.reading import count_classes
 from precflow.config.schema import Tolerance
-from precflow.diagnosis.findings import Finding
 from precflow.dumps.dtypes import Array, is_floating, name_of
 from precflow.errors import ConfigError, Problem
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.decision import Terms, decide
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
-from precflow.metrics import LIMITED
+from precflow.metrics import LIMITED, METRICS
+from precflow.report.row import Row
+from precflow.result import Compared, Comparison, make_compared
+
+__all__ = ["Compared", "Comparison", "assert_aligned", "compare", "read"]
 
 Standards = str | Sequence[str] | None
 _STANDARD = "calibrated"  # that of every recipe; values have no noise floor, so that its fixed limits apply to them
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _NO_LIMITS = ("standards", "rules", "metrics")  # keys of a recipe's `tolerance` that are not limits, so not accepted here
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The result for one pair of tensors.
-
-    Attributes:
-        name: A record's identity, or the path of the tensor in nested values; ``value`` if the tensor itself was given.
-        status: One of ``precflow.judgement.verdicts.STATUSES``: ``pass``, ``fail``, ``shape``...
-        reason: Why, in words, for every status but ``pass``; for ``pass``, that both sides have the same NaN or Inf.
-        metric: The metric that comes closest to its limit, or exceeds it most.
-        value: Value of that metric.
-        limit: Limit of that metric.
-        ratio: Share of the limit that is used; above 1 fails.
-        metrics: Every metric that has a meaning for the pair, by name.
-    """
-
-    name: str
-    status: str
-    reason: str = ""
-    metric: str = ""
-    value: float = 0.0
-    limit: float = 0.0
-    ratio: float = 0.0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        if self.reason:
-            return f"{self.name} ({self.status}): {self.reason}"
-        used = f": {self.metric} {self.value:.3g}, limit {self.limit:.3g}" if self.metric else ""
-        return f"{self.name} ({self.status}){used}"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The result of :func:`compare`: true in a condition only if everything is aligned, and printed as a summary.
-
-    Attributes:
-        verdict: ``aligned``, ``misaligned`` or ``inconclusive``.
-        reasons: Why, most important first; empty for ``aligned``.
-        records: The result of every pair, in order.
-        start: For two dumps, the record at which the error starts; ``""`` if that is unknown.
-        findings: For two dumps, advice, best first.
-        summary: The verdict with its numbers, as a terminal shows it.
-    """
-
-    verdict: str
-    reasons: tuple[str, ...]
-    records: tuple[Compared, ...]
-    start: str = ""
-    findings: tuple[Finding, ...] = ()
-    summary: str = ""
-
-    def __bool__(self) -> bool:
-        return self.verdict == "aligned"
-
-    def __str__(self) -> str:
-        return self.summary
 
 
 def assert_aligned(actual: Any, expected: Any, *, standard: Standards = _STANDARD, **limits: Any) -> None:
@@ -162,20 +110,33 @@ def compare(
     if not all(folders):
         return compare_values(reference, target, tolerance)
     # Imported here, because comparing tensors needs neither runs nor the report.
-    from precflow.report.terminal import render_summary
+    from precflow.result import make_comparison
     from precflow.run.find_dumps import open_named_dump
     from precflow.stages.two_dumps import compare_dumps
 
     left, right = (open_named_dump(os.fspath(folder)) for folder in (reference, target))
-    model = compare_dumps(left, right, command="", tolerance=tolerance, same=same, evaluates=evaluate)
-    return Comparison(
-        verdict=model.verdict.verdict,
-        reasons=model.verdict.reasons,
-        records=tuple(_make_compared(row.judged, row.measure.metrics) for row in model.rows),
-        start=model.region.start,
-        findings=model.findings,
-        summary="\n".join(render_summary(model, report_path="", exit_code=0).split("\n")[:-2]),  # without "exit 0"
+    return make_comparison(
+        compare_dumps(left, right, command="", tolerance=tolerance, same=same, evaluates=evaluate),
     )
+
+
+def read(result: str | os.PathLike[str]) -> Comparison:
+    """Return the result of an earlier run or comparison; it has the methods that the result of :func:`compare` has.
+
+    Args:
+        result: A run (``NAME``, ``NAME@3``, ``runs/NAME@3``), whose records are read from its store, all of them with every
+            metric. Or a ``result.json`` or a folder with one, such as ``public/`` of a run and what ``precflow compare``
+            writes: it has the records that fit into the file, the most important ones, with the metrics that the recipe
+            shows and six significant digits.
+
+    Raises:
+        StoreError: There is no such result, it is not whole, it is of another version of the format, or the run has no
+            verdict (it is under way, was killed, or judged nothing).
+    """
+    from precflow.result import make_comparison
+    from precflow.run.find_results import read_result
+
+    return make_comparison(read_result(os.fspath(result)))
 
 
 def build_tolerance(standard: Standards, limits: Mapping[str, Any]) -> Tolerance:
@@ -217,7 +178,8 @@ def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Compari
         raise ConfigError(
             f"standard {standard.name!r} judges {judged}, and here are values alone", next_step="precflow ls standard"
         )
-    records = [_compare_pair(pair, loaded, tolerance) for pair in pair_values(reference, target)]
+    rows = [_compare_pair(pair, loaded, tolerance) for pair in pair_values(reference, target)]
+    records = [make_compared(row) for row in rows]
     failing = [record for record in records if record.status in MISALIGNED_STATUSES | INCOMPLETE_STATUSES]
     others = [record for record in records if record.status != "pass" and record not in failing]
     verdict = "aligned"
@@ -234,69 +196,90 @@ def compare_values(reference: Any, target: Any, tolerance: Tolerance) -> Compari
         )
     else:
         summary = "\n   ".join([f"not aligned: {len(failing) + len(others)} of {len(records)} tensors", *reasons])
-    return Comparison(verdict, tuple(reasons), tuple(records), summary=summary)
+    measured = {metric for row in rows for metric in row.measure.metrics}
+    return Comparison(
+        verdict,
+        tuple(reasons),
+        summary=summary,
+        rows=tuple(rows),
+        metrics=tuple(metric for metric in METRICS if metric in measured),
+        facts={"precflow": __version__, "verdict": verdict},
+    )
 
 
-def _compare_pair(pair: PairedValue, loaded: Sequence[standards.Standard], tolerance: Tolerance) -> Compared:
+def _compare_pair(pair: PairedValue, loaded: Sequence[standards.Standard], tolerance: Tolerance) -> Row:
+    reference, target = pair.reference, pair.target
     if pair.problem:
-        return Compared(pair.name, "shape", pair.problem)
-    if pair.target is None:
-        return Compared(pair.name, "unpaired_reference", "only the reference has it")
-    if pair.reference is None:
-        return Compared(pair.name, "unpaired_target", "only the target has it")
-    return _compare_tensors(pair.name, pair.reference, pair.target, loaded, tolerance)
+        return _make_row(pair.name, Judged(pair.name, "shape", reason=pair.problem))
+    if target is None or reference is None:
+        side = "reference" if target is None else "target"
+        judged = Judged(pair.name, f"unpaired_{side}", reason=f"only the {side} has it")
+        return _make_row(pair.name, judged, **{side: pair.reference if target is None else target})
+    if reference.shape != target.shape:
+        reason = f"shape {list(target.shape)}, expected {list(reference.shape)}"
+        return _make_row(pair.name, Judged(pair.name, "shape", reason=reason), reference, target)
+    if not all(is_floating(name_of(side.dtype)) for side in (reference, target)):
+        return _compare_exactly(pair.name, reference, target)
+    return _compare_tensors(pair.name, reference, target, loaded, tolerance)
 
 
 def _compare_tensors(
     name: str, reference: Array, target: Array, loaded: Sequence[standards.Standard], tolerance: Tolerance
-) -> Compared:
-    if reference.shape != target.shape:
-        return Compared(name, "shape", f"shape {list(target.shape)}, expected {list(reference.shape)}")
-    left, right = name_of(reference.dtype), name_of(target.dtype)
-    if not is_floating(left) or not is_floating(right):
-        return _compare_exactly(name, reference, target)
+) -> Row:
     summary = summarize(reference, target, constants=(*FILLS, *tolerance.fills))
-    # Values that come from no dump have no module and no place in a run: these fields are placeholders.
+    row = _make_row(name, Judged(name, "undecided"), reference, target, measure_all(summary), count_classes(summary))
+    accepted = AcceptedDifferences((), datetime.date.max)
+    terms = Terms(row.measure.reference_dtype, row.measure.target_dtype, loaded, tolerance)
+    judged = decide(row.measure, terms, accepted).judged
+    shared = row.measure.counts.get("nonfinite", 0)
+    if judged.status == "pass" and shared:
+        judged = replace(judged, reason=f"{shared} NaN or Inf, the same on both sides, are not compared")
+    return replace(row, judged=judged)
+
+
+def _compare_exactly(name: str, reference: Array, target: Array) -> Row:
+    """Compare a pair of which at least one side has integers or booleans: type and values must be equal."""
+    left, right = name_of(reference.dtype), name_of(target.dtype)
+    if left != right:
+        judged = Judged(name, "dtype", reason=f"element type {right}, expected {left}")
+        return _make_row(name, judged, reference, target)
+    if not reference.size:
+        judged = Judged(name, "blind", reason="it has no element, so nothing could fail")
+        return _make_row(name, judged, reference, target)
+    different = int(np.count_nonzero(reference != target))
+    judged = Judged(name, "pass", metric="bitwise_equal", value=1.0, limit=1.0)
+    if different:
+        reason = f"{different} of {reference.size} {left} values differ; they must be equal"
+        judged = Judged(name, "fail", metric="bitwise_equal", limit=1.0, ratio=np.inf, reason=reason)
+    return _make_row(name, judged, reference, target, measure_all(summarize(reference, target)))
+
+
+def _make_row(  # noqa: PLR0913, PLR0917  each is a fact of its own
+    name: str,
+    judged: Judged,
+    reference: Array | None = None,
+    target: Array | None = None,
+    metrics: Mapping[str, float] = _NOTHING,
+    counts: Mapping[str, int] = _NOTHING,
+) -> Row:
+    """Return a record of values that come from no dump: it has no module, no level and no phase."""
+    left, right = ("" if side is None else name_of(side.dtype) for side in (reference, target))
     measure = Measure(
         record=name,
         name=name,
         module="",
         operator="",
-        level="module",
-        phase="forward",
+        level="",
+        phase="",
         order=0,
-        join="paired",
+        join=judged.status if judged.status in {"shape", "unpaired_reference", "unpaired_target"} else "paired",
         reference_dtype=left,
         target_dtype=right,
-        reference_shape=reference.shape,
-        target_shape=target.shape,
-        metrics=measure_all(summary),
-        counts=count_classes(summary),
+        reference_shape=() if reference is None else reference.shape,
+        target_shape=() if target is None else target.shape,
+        equal=metrics.get("bitwise_equal", 0.0) == 1.0,
+        metrics=metrics,
+        evidence="tensors" if metrics else "",
+        counts=counts,
     )
-    accepted = AcceptedDifferences((), datetime.date.max)
-    compared = _make_compared(decide(measure, Terms(left, right, loaded, tolerance), accepted).judged, measure.metrics)
-    shared = measure.counts.get("nonfinite", 0)
-    if compared.status == "pass" and shared:
-        return replace(compared, reason=f"{shared} NaN or Inf, the same on both sides, are not compared")
-    return compared
-
-
-def _compare_exactly(name: str, reference: Array, target: Array) -> Compared:
-    """Compare a pair of which at least one side has integers or booleans: type and values must be equal."""
-    left, right = name_of(reference.dtype), name_of(target.dtype)
-    if left != right:
-        return Compared(name, "dtype", f"element type {right}, expected {left}")
-    if not reference.size:
-        return Compared(name, "blind", "it has no element, so nothing could fail")
-    metrics = measure_all(summarize(reference, target))
-    different = int(np.count_nonzero(reference != target))
-    if different:
-        reason = f"{different} of {reference.size} {left} values differ; they must be equal"
-        return Compared(name, "fail", reason, metric="bitwise_equal", limit=1.0, ratio=np.inf, metrics=metrics)
-    return Compared(name, "pass", metric="bitwise_equal", value=1.0, limit=1.0, metrics=metrics)
-
-
-def _make_compared(judged: Judged, metrics: Mapping[str, float]) -> Compared:
-    return Compared(
-        judged.record, judged.status, judged.reason, judged.metric, judged.value, judged.limit, judged.ratio, dict(metrics)
-    )
+    return Row(measure, judged, "unknown")

@@ -26,6 +26,7 @@ def test_the_public_names_are_these():
         "assert_aligned",
         "capture",
         "compare",
+        "read",
     ]
     assert all(getattr(precflow, name).__doc__ for name in precflow.__all__)
     assert set(dir(precflow)) == set(precflow.__all__)

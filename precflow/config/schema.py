@@ -547,7 +547,9 @@ class Report:
         "[relative_l2, max_rel_error]",
     )
     formats: tuple[str, ...] = key(
-        ("html", "markdown", "json", "junit"), "Files that are written to `public/`.", "[markdown, json]"
+        ("html", "markdown", "json", "junit", "csv"),
+        "Files that are written: to `public/`, and tables of all records (csv, xlsx, parquet) beside it.",
+        "[markdown, json, xlsx]",
     )
 
 

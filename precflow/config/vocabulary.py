@@ -75,7 +75,7 @@ WORDS = {
     "ToleranceRule.phase": ("", *PHASES),
     "PairingRule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
-    "Report.formats": ("html", "markdown", "json", "junit"),
+    "Report.formats": ("html", "markdown", "json", "junit", "csv", "xlsx", "parquet"),
     "Executor.name": ("local", "dask"),
     "RunConfig.stages": _STAGES,
     "RunConfig.sides": SIDES,

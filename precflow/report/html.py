@@ -11,12 +11,22 @@ from markupsafe import Markup
 
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
-from precflow.report import chart, curves, highlights, page_data, record_details, terminal, training, wording
+from precflow.report import chart, curves, groups, highlights, page_data, record_details, terminal, training, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
 
 FIRST_ROWS = 50  # rows written into the page, for print and without JavaScript; the script's table shows as many at a time
-STYLES = ("base.css", "sections.css", "curves.css", "records.css", "record_details.css", "training.css", "print.css")
+GROUPS = 8  # of a kind: modules, operators...
+STYLES = (
+    "base.css",
+    "sections.css",
+    "curves.css",
+    "groups.css",
+    "records.css",
+    "record_details.css",
+    "training.css",
+    "print.css",
+)
 SCRIPTS = ("format.js", "page.js", "records.js", "chart.js", "table.js", "tree.js", "detail.js", "start.js")
 
 
@@ -52,6 +62,7 @@ def render(model: ReportModel) -> str:
         failing=sum(verdict.counts.get(status, 0) for status in MISALIGNED_STATUSES),
         first_rows=highlights.find_first_rows(page, FIRST_ROWS),
         picture=chart.build_chart(page),
+        groups=groups.choose_shown(model.groups, GROUPS),
         has_records=terminal.has_records(model),
         curves=[
             (one, curves.describe_curve(one), curves.describe_growth(one.growth), curves.draw_curve(one))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from precflow.diagnosis.training.phases import describe_phases
-from precflow.report import curves, highlights, terminal, wording
+from precflow.report import curves, groups, highlights, terminal, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
 
 WORST = 10  # records
+GROUPS = 5  # of a kind
 DIFFERENCES = 30  # lines of the environment
 
 
@@ -26,6 +27,7 @@ def render(model: ReportModel) -> str:
         has_records=terminal.has_records(model),
         curves=[(one, curves.describe_curve(one)) for one in model.curves],
         phases=describe_phases(model.phases),
+        groups=groups.choose_shown(model.groups, GROUPS, in_trouble=True),
         worst=highlights.find_worst_rows(model, WORST),
         missing=highlights.find_incomplete_rows(model, WORST),
         closest=highlights.find_closest_row(model),

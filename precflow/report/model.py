@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from precflow.comparison.detail.record import RecordDetail
-from precflow.comparison.measure import Measure
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.findings import Finding, Region
@@ -14,7 +13,10 @@ from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState
 from precflow.diagnosis.training.procedure import Check
-from precflow.judgement.verdicts import Judged, Verdict
+from precflow.judgement.verdicts import Verdict
+from precflow.report.row import Row
+
+__all__ = ["RESULT_SCHEMA", "GroupRow", "ReportModel", "Row", "SideView", "StageView"]
 
 RESULT_SCHEMA = 1
 
@@ -53,12 +55,29 @@ class StageView:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One record: its measure, its status, its limit (for the first shown metric) and its role on the graph."""
+class GroupRow:
+    """The records of one module, operator, type or phase, counted.
 
-    measure: Measure
-    judged: Judged
-    role: str
+    Attributes:
+        by: What they have in common: ``module``, ``operator``, ``type`` or ``phase``.
+        name: Its name. A module's has two levels, such as ``encoder.layers.0``; two types are ``float32 -> float16``.
+        records: How many were judged.
+        failed: Of them, those that are misaligned.
+        in_doubt: Of them, those without a partner, unreadable or undecided.
+        worst: Largest share of its limit that one uses, infinity where no number says how far a record is off; ``None`` if
+            none has a limit.
+        median: Median of these shares; ``None`` if none has a limit.
+        record: Name of the record with the largest.
+    """
+
+    by: str
+    name: str
+    records: int
+    failed: int
+    in_doubt: int
+    worst: float | None
+    median: float | None
+    record: str
 
 
 @dataclass(frozen=True)
@@ -92,6 +111,7 @@ class ReportModel:
         procedure: The checks of a training migration, in order; empty for a run that trains nothing.
         gradients: Norm and direction of the gradients, those of the most different parameters; empty if none were kept.
         curves: What is said about the curves of a training run, in order of the recipe.
+        groups: All records by module, operator, type and phase; empty if nothing was compared.
         roles_left_out: Role -> those of them that were judged; every count of records includes them.
     """
 
@@ -120,5 +140,6 @@ class ReportModel:
     phases: tuple[PhaseState, ...] = ()
     procedure: tuple[Check, ...] = ()
     gradients: tuple[GradientRow, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
     rows_left_out: int = 0
     roles_left_out: Mapping[str, int] = field(default_factory=dict)

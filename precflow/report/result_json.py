@@ -1,4 +1,7 @@
-"""``result.json``: the whole outcome for programs, as strict JSON with a versioned schema (docs/result.schema.json)."""
+"""``result.json``: the whole outcome for programs, as strict JSON with a versioned schema (docs/result.schema.json).
+
+:func:`render` writes it and :func:`parse` reads it back.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from precflow import __version__
+from precflow.agent import intake
+from precflow.agent.contract import level_of, parse_identity
+from precflow.errors import StoreError
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report import highlights
 from precflow.report.model import RESULT_SCHEMA, ReportModel, Row
@@ -16,6 +25,8 @@ from precflow.streams import printable_json
 FORMAT = "precflow-result"
 MOST_BYTES = 6_000_000  # of rows, so that the folder `public/` stays below 10 MB
 _DIGITS = 6  # of a number; limits are not stated more exactly
+_AGAIN = "copy it again from the folder of its run, or run the recipe again"
+_NAME_ANOTHER = "name a run, a result.json, or the folder that holds one"
 _DIGITS_NEAR_ONE = 12  # so that a cosine similarity of 1 - 1e-11 differs from 1
 
 
@@ -61,6 +72,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
             name: {"reference": reference, "target": target} for name, (reference, target) in model.differences.items()
         },
         "stages": make_strict(model.stages),
+        "groups": make_strict(model.groups),
         "columns": list(model.columns),
         "rows": kept,
         "rows_left_out": model.rows_left_out + len(model.rows) - len(kept),
@@ -143,6 +155,7 @@ def _build_row(row: Row, columns: Sequence[str]) -> dict[str, Any]:
     optional = {
         "metrics": shown,
         "reason": judged.reason or measure.reason,
+        "equal": measure.equal,
         # What was kept of a record if it was not the whole tensor, and the range of its metric if that is estimated.
         "evidence": "" if measure.evidence == "tensors" else measure.evidence,
         "share": measure.share if measure.share < 1 else None,
@@ -150,6 +163,75 @@ def _build_row(row: Row, columns: Sequence[str]) -> dict[str, Any]:
         "pairing": "" if measure.pairing == "name" else measure.pairing,
     }
     return fields | {key: value for key, value in optional.items() if value}
+
+
+def parse(data: bytes, place: str) -> ReportModel:
+    """Return what a ``result.json`` says. Of each record it has what :func:`render` has room for: no element type, no shape.
+
+    Args:
+        data: The content of the file.
+        place: What to call it in an error.
+
+    Raises:
+        StoreError: It is cut short or no such file, or of another version of the schema.
+    """
+    try:
+        plain = intake.parse_json(data)
+    except ValueError as error:
+        raise StoreError(f"{place} is no whole result: {error}", next_step=_AGAIN) from error
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        raise StoreError(f"{place} is no result of precflow: it does not say format: {FORMAT}", next_step=_NAME_ANOTHER)
+    if plain.get("schema") != RESULT_SCHEMA:
+        raise StoreError(
+            f"{place} has schema {plain.get('schema')!r}, and precflow {__version__} reads schema {RESULT_SCHEMA}",
+            next_step=f"read it with the precflow that wrote it: {plain.get('precflow', 'unknown')}",
+        )
+    try:
+        fields = plain | {
+            "rows": [_read_row(row) for row in plain["rows"]],
+            "curves": [
+                one | {"points": [dict(zip(("step", "reference", "target"), point, strict=True)) for point in one["points"]]}
+                for one in plain["curves"]
+            ],
+            "findings": [
+                one
+                | {"evidence": [(fact["what"], fact["value"]) for fact in one["evidence"]]}
+                | {"against": [(rule["rule"], rule["because"]) for rule in one["against"]]}
+                for one in plain["findings"]
+            ],
+            "differences": {name: (pair["reference"], pair["target"]) for name, pair in plain["differences"].items()},
+        }
+        # Not strict, because NaN and infinity are words in the file; unknown keys are those of a newer precflow.
+        return msgspec.convert(fields, ReportModel, strict=False)
+    except KeyError as error:
+        raise StoreError(f"{place} is no whole result: it has no {error}", next_step=_AGAIN) from error
+    except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(f"{place} is no result as precflow writes it: {error}", next_step=_AGAIN) from error
+
+
+def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of one record; its identity says what the file leaves out."""
+    identity = parse_identity(row["record"])
+
+    status = row["status"]
+    measure = {
+        "record": row["record"],
+        "name": row["name"],
+        "module": identity.module,
+        "operator": identity.operator,
+        "level": level_of(identity.operator),
+        "phase": identity.phase,
+        "order": row["order"],
+        "join": status if status in {"unpaired_reference", "unpaired_target", "shape", "unreadable"} else "paired",
+        "equal": row.get("equal", False),
+        "metrics": row.get("metrics", {}),
+        "evidence": row.get("evidence", "tensors"),
+        "share": row.get("share", 1.0),
+        "ranges": {row["metric"]: row["range"]} if "range" in row else {},
+        "pairing": row.get("pairing", "" if status.startswith("unpaired") else "name"),
+    }
+    decided = {name: row[name] for name in ("metric", "value", "limit", "ratio", "standard", "floor", "reason") if name in row}
+    return {"measure": measure, "judged": {"record": row["record"], "status": status, **decided}, "role": row["role"]}
 
 
 def _format_line(row: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import re
 import jinja2
 from markupsafe import Markup
 
-from precflow.report import wording
+from precflow.report import groups, wording
 from precflow.resources import directory
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~!])")
@@ -34,6 +34,7 @@ def load_templates() -> jinja2.Environment:
         "share": wording.share,
         "used": wording.used,
         "factor": wording.factor,
+        "of_limit": groups.describe_share,
         "duration": wording.duration,
         "words": wording.words,
         "printable": wording.printable,

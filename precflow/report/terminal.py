@@ -27,6 +27,7 @@ NARROWEST, WIDEST = 60, 88  # columns; a narrower terminal breaks the lines itse
 USUAL = 80  # columns
 LINES, MORE_LINES = 20, 28  # most lines; the second on a screen narrower than USUAL, where texts need more lines
 _PAGE = "report.html"
+_OPERATORS = 3  # of which the summary says how many records failed
 _RARE = frozenset(
     {"covered by their modules", "near ties", "not comparable", "blind", "undecided", "by estimate"}
 )  # left out where their number is 0
@@ -35,7 +36,7 @@ _NARROW = {"float16": 100 * 2.0**-11, "bfloat16": 100 * 2.0**-8}  # percent that
 _INDENT = " " * 15  # of text in the second column: three letters of margin, twelve of label
 _LABEL = 11  # columns of a label
 _LEAST_NAME = 28  # columns; with less room a name gets a line of its own
-_TO_ASCII = str.maketrans({"·": "-", "✓": "ok", "✗": "x", "…": "~", "≥": ">=", "\u202f": " ", "→": "->"})
+_TO_ASCII = str.maketrans({"·": "-", "✓": "ok", "✗": "x", "…": "~", "≥": ">=", "\u202f": " ", "→": "->", "\u00d7": "x"})
 _SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|'[^']*'|"(?:[^"\\]|\\.)*"|\\.)+""")
 
 
@@ -119,18 +120,40 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
         body = [*body[: room - 1], "   ...         more in the report"]
     body += tried
     room += len(tried)
+    failing = _describe_failing(model) if model.verdict.verdict == "misaligned" else ""
+    if failing:
+        told = _render_labelled("by operator", failing, columns)
+        body += told if len(body) + len(told) <= room else []
     if model.verdict.verdict == "misaligned":  # an accepted difference past its last day is why a build fails from one day on
         for warning in model.verdict.warnings[:2]:
             told = _render_labelled("warning", warning, columns)
             body += told if len(body) + len(told) <= room else []
     lines = [*head, *body, "", *foot]
     if ascii_only:
-        # What no ASCII letter stands for becomes an escape: a module of another script is still told from its neighbours.
-        lines = [
-            line if isinstance(line, Uncut) else line.translate(_TO_ASCII).encode("ascii", "backslashreplace").decode("ascii")
-            for line in lines
-        ]
+        lines = as_ascii(lines)
     return "\n".join(line if isinstance(line, Uncut) else fit(line, columns) for line in lines)
+
+
+def as_ascii(lines: Sequence[str]) -> list[str]:
+    """Return lines in ASCII, but those that are never cut.
+
+    What no ASCII letter stands for becomes an escape: a module of another script is still told from its neighbours.
+    """
+    return [
+        line if isinstance(line, Uncut) else line.translate(_TO_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+        for line in lines
+    ]
+
+
+def _describe_failing(model: ReportModel) -> str:
+    """Return how many records of each operator failed, those that fail most first; ``""`` if it is one operator or none."""
+    operators = [group for group in model.groups if group.by == "operator" and group.failed]
+    shown = [
+        f"{wording.printable(group.name)} {wording.count(group.failed)} of {wording.count(group.records)} failed"
+        for group in operators[:_OPERATORS]
+    ]
+    more = [f"and {wording.count(len(operators) - len(shown))} more operators"] if len(operators) > len(shown) else []
+    return "   ".join([*shown, *more]) if len(operators) > 1 else ""
 
 
 def _render_whatifs(model: ReportModel, columns: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The report of the last run in its run folder: ``report.html``, ``public/`` and ``repro/``, and a list of what was put there.
+"""The report of the last run in its run folder: page, tables, ``public/`` and ``repro/``, and a list of what was put there.
 
 The folder belongs to the user, who may keep other files beside the report or have made one of the folders a link. So only
 files on the list ``published.json`` are deleted, and nothing is written or deleted behind a link.
@@ -14,12 +14,14 @@ from pathlib import Path, PurePosixPath
 from precflow.agent import intake
 from precflow.errors import StoreError
 from precflow.files import replacing, stays_below, write_text
+from precflow.report.tables import TABLES
 from precflow.run.manifest import Manifest
 from precflow.run.store import explain_disk_errors, read_seal
 
 LIST_FILE = "published.json"
 PUBLIC, REPRO, PAGE = "public", "repro", "report.html"
 _FOLDERS = (PUBLIC, REPRO)
+_FILES = (PAGE, *(name for name, _ in TABLES.values()))
 
 
 def withdraw(folder: Path) -> None:
@@ -53,6 +55,7 @@ def publish(folder: Path, report: Path) -> Path:
     """
     withdraw(folder)
     sources = {path.relative_to(report).as_posix(): path for name in _FOLDERS for path in sorted(report.glob(f"{name}/*"))}
+    sources |= {name: path for name in _FILES if (path := report / name).is_file()}
     if f"{PUBLIC}/{PAGE}" in sources:
         sources[PAGE] = sources[f"{PUBLIC}/{PAGE}"]
     in_the_way = {name for name in sources if (folder / name).is_dir() or (folder / name).is_symlink()}
@@ -93,7 +96,7 @@ def _list_published(folder: Path) -> Iterable[str]:
         usable = isinstance(names, list) and all(isinstance(name, str) and stays_below(name) for name in names)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"cannot read {file}: {error}", next_step=f"remove it: rm {file}") from error
-    if not usable or any(PurePosixPath(name).parts[0] not in {*_FOLDERS, PAGE} for name in names):
+    if not usable or any(PurePosixPath(name).parts[0] not in {*_FOLDERS, *_FILES} for name in names):
         raise StoreError(f"{file} is not what a run has written", next_step=f"remove it: rm {file}")
     return list(names)
 
@@ -102,6 +105,6 @@ def _list_from_history(folder: Path) -> list[str]:
     for entry in reversed(Manifest(folder).entries()):
         if "report" in entry.instances:
             sealed = read_seal(entry.locate_store(folder) / f"report-{entry.instances['report']}")
-            names = [] if sealed is None else [name for name in sealed.files if name.partition("/")[0] in _FOLDERS]
+            names = [] if sealed is None else [name for name in sealed.files if name.partition("/")[0] in {*_FOLDERS, *_FILES}]
             return [*names, PAGE]
     return []

@@ -19,6 +19,7 @@ from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report import wording
 from precflow.report.ci import format_outcome
 from precflow.report.highlights import find_furthest_row
+from precflow.report.tables import refuse_missing
 from precflow.report.terminal import count_columns, render_summary
 from precflow.run import at_once, progress, publication, steps
 from precflow.run.at_once import Beside
@@ -76,6 +77,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     """
     job = make_job(composed, command=command)
     steps.check_stages(job.config)
+    refuse_missing(job.config.report.formats)
     for text in describe_misspelt(job.config, os.environ):
         say(f" warning: {text}")
     where = steps.locate_run(job.config)

@@ -1,4 +1,4 @@
-"""Stage ``report``: all results of a run in one typed model, and from it HTML, Markdown, JSON and JUnit."""
+"""Stage ``report``: all results of a run in one typed model, and from it HTML, Markdown, JSON, JUnit and tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from precflow.diagnosis.training.updates import describe_still, find_still_param
 from precflow.dumps.views.paired import see_through_rules
 from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import Judged, Verdict
-from precflow.report.formats import write
+from precflow.report import tables
+from precflow.report.formats import FORMATS, write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel, StageView
 from precflow.stages import curves, introduced, operators, whatif
@@ -56,13 +57,17 @@ def stage(*, escalating: bool, second_pass: bool, evaluates: bool = False, more:
     """
     needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), second_pass=second_pass)
     passes = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
-    return Stage(name="report", needs=(*needs, "advise", *more, *passes), declare=_declare, make=_make, version=2)
+    return Stage(name="report", needs=(*needs, "advise", *more, *passes), declare=_declare, make=_make, version=3)
 
 
 def curves_stage(config: RunConfig) -> Stage:
     """Return the stage for a run that compares nothing but curves."""
     return Stage(
-        name="report", needs=(curves.NAME, *curves.stage(config).needs, "advise"), declare=_declare, make=_make_of_curves
+        name="report",
+        needs=(curves.NAME, *curves.stage(config).needs, "advise"),
+        declare=_declare,
+        make=_make_of_curves,
+        version=3,
     )
 
 
@@ -124,13 +129,19 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     (folder / PUBLIC).mkdir()
     if (needs["advise"] / REPRO).is_dir():  # not into public/: it has tensors of the model
         shutil.copytree(needs["advise"] / REPRO, folder / REPRO)
-    written = write(model, folder / PUBLIC, job.config.report.formats)
+    written = _write_all(model, folder, job.config.report.formats)
     if model.operators:  # the very file that another run takes as `operators.against`
         table = folder / PUBLIC / operators.TABLE_FILE
         write_value(table, model.operators)
         written = [*written, table]
     written += _copy_patch(needs, folder / PUBLIC)
     return StageResult(note=", ".join(path.name for path in written))
+
+
+def _write_all(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write the report into ``public/``, and beside it the tables, which have all records and are as large as they are."""
+    shown = write(model, folder / PUBLIC, [name for name in formats if name in FORMATS])
+    return [*shown, *tables.write(model, folder, formats)]
 
 
 def _copy_patch(needs: Mapping[str, Path], folder: Path) -> list[Path]:
@@ -159,7 +170,7 @@ def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageR
     )
     write_value(folder / MODEL_FILE, model)
     (folder / PUBLIC).mkdir()
-    return StageResult(note=", ".join(path.name for path in write(model, folder / PUBLIC, job.config.report.formats)))
+    return StageResult(note=", ".join(path.name for path in _write_all(model, folder, job.config.report.formats)))
 
 
 def _tell_phases(

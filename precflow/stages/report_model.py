@@ -31,6 +31,7 @@ from precflow.dumps.lookup import FoundRecord, Recorded
 from precflow.dumps.reader import Dump
 from precflow.environment.differences import find_differences
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
+from precflow.report.groups import group_rows
 from precflow.report.highlights import ratio_of
 from precflow.report.model import ReportModel, Row, SideView, StageView
 
@@ -138,6 +139,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
             curves=curves,
         ),
         gradients=tuple(gradients[:MOST_GRADIENTS]),
+        groups=group_rows(rows),
         details=() if detailed is None else detail_worst(*detailed, rows),
     )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NOTHING = "nothing"
 _SAME_WORDS = f"{','.join(SAME_AT_START)} (default), one of these, or {_NOTHING}"
 _FOLDER = Path("comparison")
-_RESULT, _TABLE = "result.json", "result.csv"
+_RESULT = "result.json"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         ConfigError: They are one dump.
         DumpError: There is no such dump or record.
         SideError: The agent that computes calls again did not finish.
+        MissingExtraError: The library of a table is not installed.
         StoreError: The result cannot be written.
     """
     options = make_parser("compare", "REFERENCE TARGET [--record NAME] [--same WHAT] [--output FOLDER]")
@@ -49,7 +50,13 @@ def main(arguments: Sequence[str]) -> int:
         help=f"what has to be the same at the start: {_SAME_WORDS}",
     )
     options.add_argument(
-        "--output", type=Path, default=_FOLDER, metavar="FOLDER", help=f"where {_RESULT} and {_TABLE} go (default {_FOLDER}/)"
+        "--output", type=Path, default=_FOLDER, metavar="FOLDER", help=f"where {_RESULT} and tables go (default {_FOLDER}/)"
+    )
+    options.add_argument(
+        "--tables",
+        default="csv",
+        metavar="LIST",
+        help="tables of all records: csv (default), xlsx, parquet, several with commas",
     )
     options.add_argument(
         "--no-evaluation",
@@ -60,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     same = [] if chosen.same == _NOTHING else chosen.same.split(",")
     if not {*same} <= {*SAME_AT_START}:
         options.error(f"--same {chosen.same}: expected {_SAME_WORDS}")
+    formats = _read_formats(options, chosen.tables)
     from precflow.run.find_dumps import open_named_dump
 
     reference, target = open_named_dump(chosen.reference), open_named_dump(chosen.target)
@@ -76,32 +84,45 @@ def main(arguments: Sequence[str]) -> int:
         team=team,
         evaluates=not chosen.no_evaluation,
     )
-    written = _write_files(model, chosen.output)
+    written = _write_files(model, chosen.output, formats)
     code = EXIT_CODES[model.verdict.verdict]
     _print_outcome(model, written, code, as_json=chosen.json)
     return code
 
 
-def _write_files(model: ReportModel, folder: Path) -> list[Path]:
-    """Write the result files into a folder and return their paths. No file is ever left half written."""
-    from precflow.report import result_csv, result_json
+def _read_formats(options: argparse.ArgumentParser, text: str) -> list[str]:
+    """Return the tables that ``--tables`` asks for; ends the program with a message if one is unknown.
 
-    texts = {_RESULT: result_json.render(model), _TABLE: result_csv.render(model)}
+    Raises:
+        MissingExtraError: The library of one is not installed.
+    """
+    from precflow.report import tables
+
+    formats = [name.strip() for name in text.split(",")]
+    if not {*formats} <= {*tables.TABLES}:
+        options.error(f"--tables {text}: expected one or several of {', '.join(tables.TABLES)}")
+    tables.refuse_missing(formats)
+    return formats
+
+
+def _write_files(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write the result files into a folder and return their paths. No file is ever left half written."""
+    from precflow.report import result_json, tables
+
     folder = folder.expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_text(folder / name, text)
-    except OSError as error:
-        raise StoreError(
-            f"{folder} cannot be written: {error.strerror or error}", next_step="name another: --output FOLDER"
-        ) from error
-    return [folder / name for name in texts]
+        write_text(folder / _RESULT, result_json.render(model))
+        return [folder / _RESULT, *tables.write(model, folder, formats)]
+    except (OSError, StoreError) as error:
+        why = error.strerror or error if isinstance(error, OSError) else error.message
+        raise StoreError(f"{folder} cannot be written: {why}", next_step="name another: --output FOLDER") from error
 
 
 def _print_outcome(model: ReportModel, written: Sequence[Path], code: int, *, as_json: bool) -> None:
     from precflow.report import result_json
-    from precflow.report.terminal import count_columns, render_summary
+    from precflow.report.screens.groups import render_groups
+    from precflow.report.terminal import as_ascii, count_columns, fit, render_summary
 
     if as_json:
         outcome = {"verdict": model.verdict.verdict, "exit_code": code, "start": model.region.start, "result": str(written[0])}
@@ -110,8 +131,11 @@ def _print_outcome(model: ReportModel, written: Sequence[Path], code: int, *, as
     plain = not is_unicode(sys.stdout)
     columns = count_columns(sys.stdout)
     summary = render_summary(model, report_path="", exit_code=code, columns=columns, ascii_only=plain).split("\n")
+    tables = [fit(line, columns) for line in render_groups(model.groups, columns)]
     # The summary ends with the line "exit N", and the files are named above it, where a run names its report.
-    write("\n".join([*summary[:-1], f"   result      {written[0]}   {written[1].name}", summary[-1]]))
+    files = "   ".join([str(written[0]), *(table.name for table in written[1:])])
+    lines = [*summary[:-1], *(as_ascii(tables) if plain else tables), f"   {'result':<12}{files}", summary[-1]]
+    write("\n".join(lines))
 
 
 def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace, same: Sequence[str]) -> int:

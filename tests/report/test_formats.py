@@ -5,7 +5,7 @@ import pytest
 
 from precflow.config.vocabulary import WORDS
 from precflow.errors import PrecflowError, StoreError
-from precflow.report import ci, formats, terminal
+from precflow.report import ci, formats, tables, terminal
 
 
 def test_every_format_is_written_in_the_order_asked_for(misaligned, tmp_path):
@@ -53,7 +53,7 @@ def test_no_format_writes_nothing(misaligned, tmp_path):
 
 
 def test_a_recipe_may_choose_every_format():
-    assert WORDS["Report.formats"] == tuple(formats.FORMATS)
+    assert WORDS["Report.formats"] == (*formats.FORMATS, *tables.TABLES)
 
 
 def test_where_records_fail_and_prove_nothing_no_text_says_that_nothing_failed_or_where_it_starts(

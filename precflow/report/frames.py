@@ -1,0 +1,217 @@
+"""A result as tables of pandas: its records, findings, curves, and counts by module, operator, type and phase.
+
+Every other table of a result (``result.csv``, the workbook, the counts on page and screen) is made of these, so that their
+numbers are the same. This module imports pandas: import it where a table is made, never at the start of a program.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from precflow.agent.contract import Identity, parse_identity
+from precflow.comparison.measure import Measure
+from precflow.curves.outcome import CurveOutcome
+from precflow.diagnosis.findings import CERTAINTIES, Finding
+from precflow.metrics import find_metric
+from precflow.report.highlights import SEVERITY
+from precflow.report.model import GroupRow
+from precflow.report.row import Row
+
+_UNITS: Final = {"share": "share", "value": "unit of the tensor", "ulp": "ulp", "nats": "nats", "own": "own"}
+_NUMBERS: Final = ("value", "limit", "ratio", "floor", "lowest", "highest")
+_EXACT: Final = (np.nan, np.nan)
+_STATUS = pd.CategoricalDtype(list(SEVERITY), ordered=True)
+_CERTAINTY = pd.CategoricalDtype(list(CERTAINTIES), ordered=True)
+
+
+def make_record_frame(rows: Sequence[Row], metrics: Iterable[str], facts: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Return one row for each record, in order of the graph; the index counts them from 0.
+
+    A metric is a column of float64 under its own name. ``NaN`` stands where a record does not have it, or where it is not a
+    number, which the status says. ``status`` is an ordered category, the worst first, so that its ``min`` is the worst.
+
+    Args:
+        rows: The records.
+        metrics: Names of the metrics that become columns.
+        facts: What else belongs into ``attrs``: recipe, verdict...
+
+    Returns:
+        The table. ``attrs["units"]`` has the unit of each column of numbers.
+    """
+    measures, judged = [row.measure for row in rows], [row.judged for row in rows]
+    ranges = [measure.ranges.get(one.metric, _EXACT) for measure, one in zip(measures, judged, strict=True)]
+    columns: dict[str, Any] = {
+        "record": [measure.record for measure in measures],
+        "name": [measure.name for measure in measures],
+        "level": _categories([measure.level for measure in measures]),
+        "phase": _categories([measure.phase for measure in measures]),
+        **_split_identities(measures),
+        "order": np.array([measure.order for measure in measures], np.int64),
+        "status": pd.Categorical([one.status for one in judged], dtype=_STATUS),
+        "role": _categories([row.role for row in rows]),
+        "metric": _categories([one.metric for one in judged]),
+        "value": _floats([one.value if one.metric else np.nan for one in judged]),
+        "limit": _floats([one.limit if one.metric else np.nan for one in judged]),
+        "ratio": _floats([one.ratio if one.metric else np.nan for one in judged]),
+        "standard": _categories([one.standard for one in judged]),
+        "floor": _floats([np.nan if one.floor is None else one.floor for one in judged]),
+        "lowest": _floats([lowest for lowest, _ in ranges]),
+        "highest": _floats([highest for _, highest in ranges]),
+        **_spread_metrics(measures, metrics),
+        "equal": np.array([measure.equal for measure in measures], np.bool_),
+        "evidence": _categories([measure.evidence for measure in measures]),
+        "share": _floats([measure.share for measure in measures]),
+        "reference_dtype": _categories([measure.reference_dtype for measure in measures]),
+        "target_dtype": _categories([measure.target_dtype for measure in measures]),
+        "reference_shape": _categories([_format_shape(one.reference_shape, one.reference_dtype) for one in measures]),
+        "target_shape": _categories([_format_shape(one.target_shape, one.target_dtype) for one in measures]),
+        "pairing": _categories([measure.pairing for measure in measures]),
+        "reason": [one.reason or measure.reason for one, measure in zip(judged, measures, strict=True)],
+    }
+    frame = pd.DataFrame(columns, index=pd.RangeIndex(len(rows)))
+    units = dict.fromkeys(_NUMBERS, "unit of the column metric") | {"ratio": "share of the limit", "share": "share of elements"}
+    frame.attrs = {**(facts or {}), "units": units | {name: _UNITS[find_metric(name).unit] for name in metrics}}
+    return frame
+
+
+def make_finding_frame(findings: Sequence[Finding], facts: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Return one row for each finding, best first; ``certainty`` is an ordered category, and several facts are one text."""
+    columns: dict[str, Any] = {
+        "rule": [one.rule for one in findings],
+        "title": [one.title for one in findings],
+        "certainty": pd.Categorical([one.certainty for one in findings], dtype=_CERTAINTY),
+        "where": [one.where for one in findings],
+        "site": [one.site for one in findings],
+        "do": [one.fix for one in findings],
+        "change": [one.change for one in findings],
+        "command": [one.try_it for one in findings],
+        "evidence": ["; ".join(f"{what}: {value}" for what, value in one.evidence) for one in findings],
+        "why": [one.why for one in findings],
+        "ruled_out": ["; ".join(f"{rule}: {because}" for rule, because in one.against) for one in findings],
+        "sources": ["; ".join(one.sources) for one in findings],
+    }
+    frame = pd.DataFrame(columns, index=pd.RangeIndex(len(findings)))
+    texts = [name for name in columns if name != "certainty"]
+    frame = frame.astype(dict.fromkeys(texts, "str"))  # of no finding pandas would make them numbers
+    frame.attrs = dict(facts or {})
+    return frame
+
+
+def make_curve_frame(curves: Sequence[CurveOutcome], facts: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Return one row for each step of each curve: both numbers, their difference, and that relative to the reference.
+
+    A long curve has the steps of its picture: the least and the largest number of each stretch of steps, and
+    ``attrs["logged"]`` says how many steps each side has.
+    """
+    points = [(one.name, point) for one in curves for point in one.points]
+    reference = _floats([point.reference for _, point in points])
+    target = _floats([point.target for _, point in points])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        difference = target - reference
+        relative = difference / np.abs(reference)
+    frame = pd.DataFrame(
+        {
+            "curve": pd.Categorical([name for name, _ in points], categories=list(dict.fromkeys(one.name for one in curves))),
+            "step": np.array([point.step for _, point in points], np.int64),
+            "reference": reference,
+            "target": target,
+            "difference": difference,
+            "relative": relative,
+        }
+    )
+    units = dict.fromkeys(("reference", "target", "difference"), "unit of the curve") | {"relative": "share of the reference"}
+    frame.attrs = {**(facts or {}), "units": units, "logged": {one.name: dict(one.logged) for one in curves}}
+    return frame
+
+
+def make_group_frame(groups: Sequence[GroupRow], facts: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Return one row for each group of records; ``worst`` and ``median`` are shares of the limit, ``NaN`` without one."""
+    frame = pd.DataFrame(
+        {
+            "by": _categories([group.by for group in groups]),
+            "name": pd.Series([group.name for group in groups], dtype="str"),
+            **{
+                name: np.array([getattr(group, name) for group in groups], np.int64)
+                for name in ("records", "failed", "in_doubt")
+            },
+            "worst": _floats([np.nan if group.worst is None else group.worst for group in groups]),
+            "median": _floats([np.nan if group.median is None else group.median for group in groups]),
+            "record": pd.Series([group.record for group in groups], dtype="str"),
+        }
+    )
+    frame.attrs = {**(facts or {}), "units": dict.fromkeys(("worst", "median"), "share of the limit")}
+    return frame
+
+
+def _split_identities(measures: Sequence[Measure]) -> dict[str, Any]:
+    """Return what tells apart the records of one name, in columns.
+
+    A tensor that comes from no dump has no phase and no place in a run: its numbers are 0, and its texts missing.
+    """
+    places = [_parse_place(_cut_module(measure)) if measure.phase else _NOWHERE for measure in measures]
+    owners = [measure.module or "(model)" if measure.phase else "" for measure in measures]
+    owned = [name.index.partition(".") if name.phase in {"gradient", "optimizer"} else ("", "", "") for name in places]
+    return {
+        "step": np.array([name.step for name in places], np.int64),
+        "rank": np.array([name.rank for name in places], np.int64),
+        "module": _categories(owners),
+        "call": np.array([_count_calls(measure.record) if measure.phase else 0 for measure in measures], np.int64),
+        "operator": _categories([measure.operator for measure in measures]),
+        "ordinal": np.array([name.ordinal for name in places], np.int64),
+        "index": _categories([name.index for name in places]),
+        "parameter": _categories(
+            [
+                f"{measure.module}.{own}" if own and measure.module else own
+                for measure, (own, _, _) in zip(measures, owned, strict=True)
+            ]
+        ),
+        "state": _categories([state for _, _, state in owned]),
+    }
+
+
+_NOWHERE: Final = Identity("", 0, "", 0, "", "", "", 0, 0)
+
+
+def _spread_metrics(measures: Sequence[Measure], metrics: Sequence[str]) -> dict[str, Any]:
+    """Return each metric as a column; ``NaN`` where a record does not have it."""
+    # Row by row: the numbers of one record lie together in memory, those of a column are spread over all of it.
+    numbers = itertools.chain.from_iterable([measure.metrics.get(name, np.nan) for name in metrics] for measure in measures)
+    table = np.fromiter(numbers, np.float64, len(measures) * len(metrics)).reshape(len(measures), len(metrics))
+    return {name: table[:, number].copy() for number, name in enumerate(metrics)}
+
+
+def _cut_module(measure: Measure) -> str:
+    """Return an identity without its module: ``softmax.0/forward.output.0@1.0``, or ``forward.output.0``."""
+    return "/".join(measure.record.rsplit("/", 2 if measure.operator else 1)[1:])
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _parse_place(text: str) -> Identity:
+    """Read what :func:`_cut_module` returns; 200 000 records have few different ones, and each is read once."""
+    return parse_identity(f"(model)/{text}")
+
+
+def _count_calls(record: str) -> int:
+    """Return how often the module of a record was called before: 3 of ``layers.0~3/forward.output.0``."""
+    return int(record.partition("~")[2].partition("/")[0]) if "~" in record else 0
+
+
+def _categories(texts: Sequence[str]) -> pd.Categorical:
+    """Return texts of which many are equal as a category; a text without letters is missing."""
+    return pd.Categorical([text or None for text in texts])
+
+
+def _floats(numbers: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array(numbers, np.float64)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _format_shape(shape: tuple[int, ...], dtype: str) -> str:
+    """Return ``3x77x768``; ``scalar`` of a tensor without axes, and no text for a side that has no tensor."""
+    return ("x".join(map(str, shape)) or "scalar") if dtype else ""
