@@ -213,8 +213,7 @@ def _compare_pair(pair: PairedValue, loaded: Sequence[standards.Standard], toler
         return _make_row(pair.name, Judged(pair.name, "shape", reason=pair.problem))
     if target is None or reference is None:
         side = "reference" if target is None else "target"
-        judged = Judged(pair.name, f"unpaired_{side}", reason=f"only the {side} has it")
-        return _make_row(pair.name, judged, **{side: pair.reference if target is None else target})
+        return _make_row(pair.name, Judged(pair.name, f"unpaired_{side}", reason=f"only the {side} has it"), reference, target)
     if reference.shape != target.shape:
         reason = f"shape {list(target.shape)}, expected {list(reference.shape)}"
         return _make_row(pair.name, Judged(pair.name, "shape", reason=reason), reference, target)

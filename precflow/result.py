@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,7 @@ class Comparison:
     summary: str = ""
     rows: tuple[Row, ...] = ()
     metrics: tuple[str, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[Hashable, Any] = field(default_factory=dict)
     outcomes: tuple[CurveOutcome, ...] = ()
     counts: tuple[GroupRow, ...] | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +30,7 @@ _STATUS = pd.CategoricalDtype(list(SEVERITY), ordered=True)
 _CERTAINTY = pd.CategoricalDtype(list(CERTAINTIES), ordered=True)
 
 
-def make_record_frame(rows: Sequence[Row], metrics: Iterable[str], facts: Mapping[str, Any] | None = None) -> pd.DataFrame:
+def make_record_frame(rows: Sequence[Row], metrics: Sequence[str], facts: Mapping[Hashable, Any] | None = None) -> pd.DataFrame:
     """Return one row for each record, in order of the graph; the index counts them from 0.
 
     A metric is a column of float64 under its own name. ``NaN`` stands where a record does not have it, or where it is not a
@@ -80,7 +80,7 @@ def make_record_frame(rows: Sequence[Row], metrics: Iterable[str], facts: Mappin
     return frame
 
 
-def make_finding_frame(findings: Sequence[Finding], facts: Mapping[str, Any] | None = None) -> pd.DataFrame:
+def make_finding_frame(findings: Sequence[Finding], facts: Mapping[Hashable, Any] | None = None) -> pd.DataFrame:
     """Return one row for each finding, best first; ``certainty`` is an ordered category, and several facts are one text."""
     columns: dict[str, Any] = {
         "rule": [one.rule for one in findings],
@@ -103,7 +103,7 @@ def make_finding_frame(findings: Sequence[Finding], facts: Mapping[str, Any] | N
     return frame
 
 
-def make_curve_frame(curves: Sequence[CurveOutcome], facts: Mapping[str, Any] | None = None) -> pd.DataFrame:
+def make_curve_frame(curves: Sequence[CurveOutcome], facts: Mapping[Hashable, Any] | None = None) -> pd.DataFrame:
     """Return one row for each step of each curve: both numbers, their difference, and that relative to the reference.
 
     A long curve has the steps of its picture: the least and the largest number of each stretch of steps, and
@@ -130,7 +130,7 @@ def make_curve_frame(curves: Sequence[CurveOutcome], facts: Mapping[str, Any] | 
     return frame
 
 
-def make_group_frame(groups: Sequence[GroupRow], facts: Mapping[str, Any] | None = None) -> pd.DataFrame:
+def make_group_frame(groups: Sequence[GroupRow], facts: Mapping[Hashable, Any] | None = None) -> pd.DataFrame:
     """Return one row for each group of records; ``worst`` and ``median`` are shares of the limit, ``NaN`` without one."""
     frame = pd.DataFrame(
         {

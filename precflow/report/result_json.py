@@ -16,6 +16,7 @@ import msgspec
 from precflow import __version__
 from precflow.agent import intake
 from precflow.agent.contract import level_of, parse_identity
+from precflow.curves.outcome import Point
 from precflow.errors import StoreError
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report import highlights
@@ -189,10 +190,7 @@ def parse(data: bytes, place: str) -> ReportModel:
     try:
         fields = plain | {
             "rows": [_read_row(row) for row in plain["rows"]],
-            "curves": [
-                one | {"points": [dict(zip(("step", "reference", "target"), point, strict=True)) for point in one["points"]]}
-                for one in plain["curves"]
-            ],
+            "curves": [one | {"points": [_read_point(*point) for point in one["points"]]} for one in plain["curves"]],
             "findings": [
                 one
                 | {"evidence": [(fact["what"], fact["value"]) for fact in one["evidence"]]}
@@ -207,6 +205,12 @@ def parse(data: bytes, place: str) -> ReportModel:
         raise StoreError(f"{place} is no whole result: it has no {error}", next_step=_AGAIN) from error
     except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(f"{place} is no result as precflow writes it: {error}", next_step=_AGAIN) from error
+
+
+def _read_point(step: int, reference: float | str, target: float | str) -> Point:
+    """Return a step of a curve; numbers that JSON lacks are words."""
+    left, right = float(reference), float(target)
+    return Point(step, left, right, abs(right - left))
 
 
 def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from precflow.errors import MissingExtraError, StoreError
 from precflow.files import replacing
@@ -124,14 +124,14 @@ def _change_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataF
     """Return a table with every text changed; of a category each text is changed once."""
     import pandas as pd  # noqa: PLC0415  takes half a second
 
-    changed = {}
+    changed: dict[str, pd.Series[Any]] = {}
     for name, column in frame.items():
         if isinstance(column.dtype, pd.CategoricalDtype):
             texts = [change(str(text)) for text in column.cat.categories]
             if texts != list(column.cat.categories):
-                changed[name] = column.map(dict(zip(column.cat.categories, texts, strict=True)))
+                changed[str(name)] = column.map(dict(zip(column.cat.categories, texts, strict=True)))
         elif not pd.api.types.is_numeric_dtype(column.dtype):
-            changed[name] = pd.Series([change(text) for text in column], index=frame.index, dtype="str")
+            changed[str(name)] = pd.Series([change(text) for text in column], index=frame.index, dtype="str")
     return frame.assign(**changed)
 
 

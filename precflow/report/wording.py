@@ -112,8 +112,7 @@ def describe_left_out(shown: int, out: int, recipe: str) -> str:
     return (
         f"{count(shown)} of {count(shown + out)} records are on this page: those that introduce the error, fail or are in "
         "doubt first, then the closest to their limits and a sample of every module. Verdict, counts, roles and the module "
-        "tree are of all records. The store of the run has them in measures.jsonl and judged.jsonl, and "
-        f"precflow compare {recipe}:reference {recipe}:target makes a table of all, result.csv, by the default limits."
+        f"tree are of all records. All are in result.csv of the run, and in the table precflow.read({recipe!r}).frame()."
     )
 
 

@@ -123,7 +123,7 @@ def test_what_a_newer_precflow_adds_is_passed_over(ended):
 
 
 def test_what_is_no_result_is_explained(ended, composed, tmp_path):
-    with pytest.raises(StoreError, match=r"no run folder at compare_dump\.   Did you mean +compare_dumps"):
+    with pytest.raises(StoreError, match=r"no run folder at compare_dump\. Did you mean +compare_dumps"):
         precflow.read("compare_dump")
     (tmp_path / "other").mkdir()
     with pytest.raises(StoreError, match=r"other holds no run and no result\.json"):
