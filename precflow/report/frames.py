@@ -47,8 +47,8 @@ def make_record_frame(rows: Sequence[Row], metrics: Sequence[str], facts: Mappin
     measures, judged = [row.measure for row in rows], [row.judged for row in rows]
     ranges = [measure.ranges.get(one.metric, _EXACT) for measure, one in zip(measures, judged, strict=True)]
     columns: dict[str, Any] = {
-        "record": [measure.record for measure in measures],
-        "name": [measure.name for measure in measures],
+        "record": [escape(measure.record) for measure in measures],
+        "name": [escape(measure.name) for measure in measures],
         "level": _categories([measure.level for measure in measures]),
         "phase": _categories([measure.phase for measure in measures]),
         **_split_identities(measures),
@@ -72,7 +72,7 @@ def make_record_frame(rows: Sequence[Row], metrics: Sequence[str], facts: Mappin
         "reference_shape": _categories([_format_shape(one.reference_shape, one.reference_dtype) for one in measures]),
         "target_shape": _categories([_format_shape(one.target_shape, one.target_dtype) for one in measures]),
         "pairing": _categories([measure.pairing for measure in measures]),
-        "reason": [one.reason or measure.reason for one, measure in zip(judged, measures, strict=True)],
+        "reason": [escape(one.reason or measure.reason) for one, measure in zip(judged, measures, strict=True)],
     }
     frame = pd.DataFrame(columns, index=pd.RangeIndex(len(rows)))
     units = dict.fromkeys(_NUMBERS, "unit of the column metric") | {"ratio": "share of the limit", "share": "share of elements"}
@@ -82,10 +82,9 @@ def make_record_frame(rows: Sequence[Row], metrics: Sequence[str], facts: Mappin
 
 def make_finding_frame(findings: Sequence[Finding], facts: Mapping[Hashable, Any] | None = None) -> pd.DataFrame:
     """Return one row for each finding, best first; ``certainty`` is an ordered category, and several facts are one text."""
-    columns: dict[str, Any] = {
+    texts = {
         "rule": [one.rule for one in findings],
         "title": [one.title for one in findings],
-        "certainty": pd.Categorical([one.certainty for one in findings], dtype=_CERTAINTY),
         "where": [one.where for one in findings],
         "site": [one.site for one in findings],
         "do": [one.fix for one in findings],
@@ -96,9 +95,9 @@ def make_finding_frame(findings: Sequence[Finding], facts: Mapping[Hashable, Any
         "ruled_out": ["; ".join(f"{rule}: {because}" for rule, because in one.against) for one in findings],
         "sources": ["; ".join(one.sources) for one in findings],
     }
-    frame = pd.DataFrame(columns, index=pd.RangeIndex(len(findings)))
-    texts = [name for name in columns if name != "certainty"]
-    frame = frame.astype(dict.fromkeys(texts, "str"))  # of no finding pandas would make them numbers
+    # The type is said, because of no finding pandas would make numbers.
+    frame = pd.DataFrame({name: pd.Series(map(escape, column), dtype="str") for name, column in texts.items()})
+    frame.insert(2, "certainty", pd.Categorical([one.certainty for one in findings], dtype=_CERTAINTY))
     frame.attrs = dict(facts or {})
     return frame
 
@@ -117,7 +116,7 @@ def make_curve_frame(curves: Sequence[CurveOutcome], facts: Mapping[Hashable, An
         relative = difference / np.abs(reference)
     frame = pd.DataFrame(
         {
-            "curve": pd.Categorical([name for name, _ in points], categories=list(dict.fromkeys(one.name for one in curves))),
+            "curve": _categories([name for name, _ in points]),
             "step": np.array([point.step for _, point in points], np.int64),
             "reference": reference,
             "target": target,
@@ -135,14 +134,14 @@ def make_group_frame(groups: Sequence[GroupRow], facts: Mapping[Hashable, Any] |
     frame = pd.DataFrame(
         {
             "by": _categories([group.by for group in groups]),
-            "name": pd.Series([group.name for group in groups], dtype="str"),
+            "name": pd.Series([escape(group.name) for group in groups], dtype="str"),
             **{
                 name: np.array([getattr(group, name) for group in groups], np.int64)
                 for name in ("records", "failed", "in_doubt")
             },
             "worst": _floats([np.nan if group.worst is None else group.worst for group in groups]),
             "median": _floats([np.nan if group.median is None else group.median for group in groups]),
-            "record": pd.Series([group.record for group in groups], dtype="str"),
+            "record": pd.Series([escape(group.record) for group in groups], dtype="str"),
         }
     )
     frame.attrs = {**(facts or {}), "units": dict.fromkeys(("worst", "median"), "share of the limit")}
@@ -204,7 +203,17 @@ def _count_calls(record: str) -> int:
 
 def _categories(texts: Sequence[str]) -> pd.Categorical:
     """Return texts of which many are equal as a category; a text without letters is missing."""
-    return pd.Categorical([text or None for text in texts])
+    known = {text: escape(text) or None for text in set(texts)}
+    return pd.Categorical([known[text] for text in texts])
+
+
+def escape(text: str) -> str:
+    r"""Return a text in which lone surrogates are escapes: where pyarrow is installed, pandas keeps texts as UTF-8.
+
+    >>> escape("层 0"), escape("lone\ud800surrogate")
+    ('层 0', 'lone\\ud800surrogate')
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _floats(numbers: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:

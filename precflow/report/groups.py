@@ -38,12 +38,15 @@ def group_rows(rows: Sequence[Row], most: int = MOST) -> tuple[GroupRow, ...]:
     modules = {
         module: ".".join(split_levels(module)[:LEVELS]) or "(model)" for module in {row.measure.module for row in judged}
     }
+    names_of = {
+        "module": [modules[row.measure.module] for row in judged],
+        "operator": [row.measure.operator for row in judged],
+        "type": [_describe_types(row) for row in judged],
+        "phase": [row.measure.phase for row in judged],
+    }
     frame = pd.DataFrame(
         {
-            "module": pd.Categorical([modules[row.measure.module] for row in judged]),
-            "operator": pd.Categorical([row.measure.operator or None for row in judged]),
-            "type": pd.Categorical([_describe_types(row) for row in judged]),
-            "phase": pd.Categorical([row.measure.phase or None for row in judged]),
+            **{kind: _number(names) for kind, names in names_of.items()},
             "failed": [row.judged.status in MISALIGNED_STATUSES for row in judged],
             "in_doubt": [row.judged.status in INCOMPLETE_STATUSES for row in judged],
             "place": range(len(judged)),
@@ -51,11 +54,17 @@ def group_rows(rows: Sequence[Row], most: int = MOST) -> tuple[GroupRow, ...]:
         }
     )
     frame["known"] = frame["ratio"].fillna(-1.0)  # of a group that has numbers only, pandas finds the place of the largest
-    return tuple(group for by in KINDS for group in _group(frame, by, judged, most))
+    return tuple(group for by in KINDS for group in _group(frame, by, judged, names_of[by])[:most])
 
 
-def _group(frame: pd.DataFrame, by: str, rows: Sequence[Row], most: int) -> list[GroupRow]:
-    groups = frame.groupby(by, observed=True)
+def _number(names: Sequence[str]) -> list[int]:
+    """Return for each name at which place it stands first: a number in place of a text, whatever letters it has."""
+    first: dict[str, int] = {}
+    return [first.setdefault(name, place) for place, name in enumerate(names)]
+
+
+def _group(frame: pd.DataFrame, by: str, rows: Sequence[Row], names: Sequence[str]) -> list[GroupRow]:
+    groups = frame.groupby(by)
     ratios = groups["ratio"]
     table = (
         groups[["failed", "in_doubt"]]
@@ -64,13 +73,13 @@ def _group(frame: pd.DataFrame, by: str, rows: Sequence[Row], most: int) -> list
     )
     if by == "module":  # an error that is handed on fails most at the end, and begins at the first
         table = table.assign(trouble=table["failed"] + table["in_doubt"] > 0, first=groups["place"].min())
-        table = table.sort_values(["trouble", "first"], ascending=[False, True]).head(most)
+        table = table.sort_values(["trouble", "first"], ascending=[False, True])
     else:
-        table = table.sort_values(["failed", "worst", "in_doubt"], ascending=False, kind="stable").head(most)
+        table = table.sort_values(["failed", "worst", "in_doubt"], ascending=False, kind="stable")
     return [
         GroupRow(
             by=by,
-            name=str(name),
+            name=names[int(str(first))],
             records=int(one["records"]),
             failed=int(one["failed"]),
             in_doubt=int(one["in_doubt"]),
@@ -78,7 +87,8 @@ def _group(frame: pd.DataFrame, by: str, rows: Sequence[Row], most: int) -> list
             median=_or_none(one["median"]),
             record="" if _or_none(one["worst"]) is None else rows[int(one["at"])].measure.name,
         )
-        for name, one in table.to_dict("index").items()
+        for first, one in table.to_dict("index").items()
+        if names[int(str(first))]  # an output of a module has no operator
     ]
 
 
@@ -88,13 +98,13 @@ def _find_ratio(row: Row) -> float:
     return ratio if row.judged.metric or ratio == math.inf else math.nan
 
 
-def _describe_types(row: Row) -> str | None:
+def _describe_types(row: Row) -> str:
     """Return the element types of both sides, once if they are the same.
 
     One side alone has a record without a partner.
     """
     types = dict.fromkeys(filter(None, (row.measure.reference_dtype, row.measure.target_dtype)))
-    return " -> ".join(types) or None
+    return " -> ".join(types)
 
 
 def _or_none(number: Any) -> float | None:
