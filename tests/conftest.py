@@ -65,9 +65,10 @@ def is_slow(item):
 
 
 @pytest.fixture(scope="session")
-def warm_server():
+def warm_server(request, tmp_path_factory):
     """Return a server that runs ``precflow`` and its agents in forks of a process that has imported everything."""
-    server = warm.Warm()
+    is_worker = hasattr(request.config, "workerinput")
+    server = warm.Warm(shared=tmp_path_factory.getbasetemp().parent / "warm" if is_worker else None)  # in the run's own folder
     yield server
     server.close()
 

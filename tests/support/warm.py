@@ -16,6 +16,7 @@ OMP_NUM_THREADS, another interpreter, a launcher) cannot be had of a fork: such 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import hashlib
 import importlib
@@ -66,12 +67,17 @@ def some_are_frozen():
 
 
 class Warm:
-    """The tests' end: starts the server at the first command, ends it with `close`."""
+    """The tests' end: starts the server at the first command; the server ends when all tests' ends are closed.
 
-    def __init__(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    Workers of pytest-xdist that name one file share a server: making two takes seconds. Each holds open the pipe that is the
+    server's stdin, so that the server sees its end when the last of them is done.
+    """
+
+    def __init__(self, shared=None):
+        self.folder = Path(_make_folder()) if shared is None else _find_shared_folder(shared)
         self.address = self.folder / "socket"
-        self._server = None
+        self._alive = os.open(self.folder / "alive", os.O_RDWR)  # as a reader too: opening it does not wait for the server
+        self._started, self._server = False, None
 
     def serves(self, environment):
         """Return whether a fork can stand in for an interpreter started with these variables."""
@@ -79,15 +85,22 @@ class Warm:
 
     def start(self):
         """Start the server, unless it runs, and wait until it answers."""
-        if self._server is None:
-            self._server = subprocess.Popen(
-                [sys.executable, __file__, str(self.address)],
-                env={**os.environ, **OF_SERVER},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
-            assert self._server.stdout.readline() == b"ready\n", "the warm server did not start; what it said is on stderr"
+        if self._started:
+            return
+        with _locked(self.folder / "lock"):
+            if not self.address.exists():
+                alive = os.open(self.folder / "alive", os.O_RDONLY)
+                self._server = subprocess.Popen(
+                    [sys.executable, __file__, str(self.address)],
+                    env={**os.environ, **OF_SERVER},
+                    stdin=alive,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,
+                )
+                os.close(alive)
+                said = self._server.stdout.readline()
+                assert said == b"ready\n", "the warm server did not start; what it said is on stderr"
+        self._started = True
 
     def popen(self, words, *, cwd, env, out, err, module="precflow"):
         """Start ``python -m MODULE WORDS``, the judge or ``precflow.agent``; ``python WORDS`` where the module is ``""``."""
@@ -112,7 +125,7 @@ class Warm:
     def shim(self):
         """Return a folder with commands that a shell may call: ``precflow``, and ``python``, which forks for scripts alone."""
         self.start()
-        folder = self.folder / "bin"
+        folder = self.folder / f"bin-{os.getpid()}"  # workers that share the server write at any time
         folder.mkdir(exist_ok=True)
         for name, module in (("precflow", "precflow"), ("python", "")):
             text = _SHIM.format(file=__file__, address=str(self.address), module=module)
@@ -121,12 +134,33 @@ class Warm:
         return folder
 
     def close(self):
-        """End the server and what it forked."""
+        """Do without the server; who started it waits until everybody does, and it has ended with what it forked."""
+        os.close(self._alive)
         if self._server is not None:
-            self._server.stdin.close()
             self._server.wait()
             self._server.stdout.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _find_shared_folder(file):
+    """Return the folder that a file names; whoever asks first makes it."""
+    with _locked(file.with_suffix(".lock")):
+        if not file.exists():
+            file.write_text(_make_folder(), encoding="utf-8")
+    return Path(file.read_text(encoding="utf-8"))
+
+
+def _make_folder():
+    folder = tempfile.mkdtemp(prefix="warm-")
+    os.mkfifo(Path(folder) / "alive")
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(path):
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 _SHIM = """
@@ -235,6 +269,7 @@ def serve(address):
     while True:
         for key, _ in watched.select():
             if key.fileobj == 0:
+                Path(address).unlink()  # who comes after the last one starts another server
                 for pid in judges:
                     os.kill(pid, signal.SIGKILL)
                 return
