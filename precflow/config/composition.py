@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from precflow import resources
 from precflow.agent import redaction
 from precflow.config import checks, overrides, recipe_source, signatures, trust
 from precflow.config.build import Builder
-from precflow.config.documents import Document, DottedPath, display_path, dotted
+from precflow.config.documents import Document, DottedPath, PathProblems, display_path, dotted
 from precflow.config.interpolation import Interpolation
 from precflow.config.layers import COMMAND_LINE, Layers
 from precflow.config.overrides import Word
@@ -77,7 +77,9 @@ class Composed:
     team: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
 
 
-def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete: bool = True) -> Composed:
+def compose(
+    words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete: bool = True, looks_up_code: bool = False
+) -> Composed:
     """Return the configuration that the words of a command line mean.
 
     Args:
@@ -85,6 +87,7 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
         config_dirs: Folders of ``--config-dir``.
         complete: Also demand that each side has something to run, and that the files and functions which it names are here;
             ``False`` to look at a recipe.
+        looks_up_code: Demand of one that need not be complete that the modules which are here have the functions it names.
 
     Raises:
         ConfigError: Something is not usable; all problems at once.
@@ -110,7 +113,11 @@ def compose(words: Sequence[str], *, config_dirs: Sequence[Path] = (), complete:
         raise overrides.build_error([*problems, *unusable], words)
     team = {group: team_folders(group, within) for group in DATA_GROUPS}
     with standards.searching(team["standard"]), whatifs.searching(team["whatif"], team["rule"]):
-        composed = _build(*_lay_files(read, files, within), read, words, complete=complete)
+        layers, documents = _lay_files(read, files, within)
+        of_run = (checks.find_missing_workload, checks.find_missing_files) if complete else ()
+        of_code = functools.partial(signatures.check_user_code, may_be_elsewhere=not complete)
+        demands = (*of_run, of_code) if complete or looks_up_code else of_run
+        composed = _build(layers, documents, read, words, demands)
     # A team's standard, what-if or fault that has the name of a shipped one.
     named = [("standard", name) for name in composed.config.tolerance.standards]
     named += [("whatif", word) for word in composed.config.whatif]
@@ -125,7 +132,7 @@ def _find_more_problems(words: Sequence[Word], files: Sequence[Document], within
     """Return what is wrong with the values on a line that has unusable words too: everything is shown at once."""
     single = [word for word in words if len(word.choices) <= 1]
     try:
-        _build(*_lay_files(single, files, within), single, (), complete=False)
+        _build(*_lay_files(single, files, within), single, ())
     except ConfigError as error:
         return [replace(problem, place=problem.place or COMMAND_LINE) for problem in error.problems]
     return []
@@ -171,7 +178,7 @@ def _lay_files(
     words: Sequence[Word], files: Sequence[Document], within: Sequence[SearchFolder]
 ) -> tuple[Layers, list[Document]]:
     """Return all files laid over each other in Hydra's order, and these files."""
-    layers, documents = Layers(), []
+    layers, documents = Layers(), list[Document]()
     chosen = {word.group for word in words}
     choices = tuple(word.text for word in words if word.group)
     with recipe_source.search_in(within, values=False):
@@ -212,7 +219,11 @@ def _resolve_defaults(choices: tuple[str, ...], headers: tuple[tuple[str, str, s
 
 
 def _build(
-    layers: Layers, documents: Sequence[Document], words: Sequence[Word], typed: Sequence[str], *, complete: bool
+    layers: Layers,
+    documents: Sequence[Document],
+    words: Sequence[Word],
+    typed: Sequence[str],
+    demands: Sequence[Callable[[RunConfig], PathProblems]] = (),
 ) -> Composed:
     problems = _apply_words(layers, words)
     site = next((display_path(document.path) for document in documents if document.group == "site"), "")
@@ -235,12 +246,8 @@ def _build(
     wrong = {tuple(re.findall(r"[^.\[\]]+", problem.key)) for problem in builder.problems}
     wrong_inside = {key[:length] for key in wrong for length in range(len(key) + 1)}
     to_run: tuple[tuple[DottedPath, str], ...] = ()
-    if complete and not untrusted:  # nothing that an untrusted recipe names is looked for
-        to_run = (
-            *checks.find_missing_workload(config),
-            *checks.find_missing_files(config),
-            *signatures.check_user_code(config),
-        )
+    if not untrusted:  # nothing that an untrusted recipe names is looked for
+        to_run = tuple(problem for find in demands for problem in find(config))
     for path, message in (*checks.find_problems(config, data), *to_run):
         if path not in wrong_inside and not any(path[:length] in wrong for length in range(1, len(path))):
             builder.say(path, message)

@@ -87,16 +87,24 @@ def check_shipped(config: RunConfig) -> PathProblems:
                     yield ("workload", part, key), f"expected {expected}, got `{value}`"
 
 
-def check_user_code(config: RunConfig) -> PathProblems:
-    """Yield ``(path, message)`` for names and arguments that the user's own code, or torch, does not have on this machine."""
+def check_user_code(config: RunConfig, *, may_be_elsewhere: bool = False) -> PathProblems:
+    """Yield ``(path, message)`` for names and arguments that the user's own code, or torch, does not have on this machine.
+
+    Args:
+        config: The recipe.
+        may_be_elsewhere: Say nothing of modules that are not here: who checks a recipe need not have the model.
+    """
     running = [side for side in (getattr(config, name) for name in config.sides) if not side.dump]
     # Only a side in this interpreter, with the same search path, finds the same modules as this process.
     if any(not (side.interpreter or side.setup or side.launcher or "PYTHONPATH" in side.variables) for side in running):
         for part in _PARTS:
-            yield from _check_user_target(("workload", part), getattr(config.workload, part), offered=_OFFERED.get(part, ()))
+            spec = getattr(config.workload, part)
+            yield from _check_user_target(
+                ("workload", part), spec, offered=_OFFERED.get(part, ()), may_be_elsewhere=may_be_elsewhere
+            )
     if not config.stages or "compare" in config.stages:  # the user's metrics are loaded into this process by `compare`
         for name, declared in config.metrics.items():
-            yield from _check_user_target(("metrics", name), declared)
+            yield from _check_user_target(("metrics", name), declared, may_be_elsewhere=may_be_elsewhere)
 
 
 @lru_cache(maxsize=1)
@@ -165,15 +173,20 @@ def _check_parameters(rule: Mapping[str, Any], known: Mapping[str, inspect.Param
             yield path, f"lacks `{name}`, which {rule['rule']} needs"
 
 
-def _check_user_target(path: DottedPath, spec: Mapping[str, Any], *, offered: Sequence[str] = ()) -> PathProblems:
+def _check_user_target(
+    path: DottedPath, spec: Mapping[str, Any], *, offered: Sequence[str] = (), may_be_elsewhere: bool = False
+) -> PathProblems:
     target = spec.get(TARGET)
     if not isinstance(target, str) or target.startswith(SHIPPED) or "." not in target:
         return
     module, _, name = target.rpartition(".")
+    source: Path | None = None
     try:
         source = _find_source(module)
         signature = None if source is None else _look_up(source, module, name)
     except _AbsentError as absent:
+        if source is None and may_be_elsewhere:
+            return
         yield (*path, TARGET), f"{absent}{did_you_mean(name, absent.near)}"
         return
     if signature is not None:

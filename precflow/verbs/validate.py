@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precflow.config import trust
 from precflow.config.documents import display_path, dotted, read
+from precflow.config.layers import COMMAND_LINE
 from precflow.config.search_path import SHIPPED, SearchFolder, find_clash, list_folders, list_names
 from precflow.errors import ConfigError, Problem, TrustError
 from precflow.verbs import make_parser, print_json, say
+
+if TYPE_CHECKING:
+    from precflow.config.composition import Composed
 
 _UNUSABLE = 2
 _OF_TEAMS = ("standard", "rule", "whatif", "emulate")
@@ -131,12 +137,23 @@ def _check_recipe(title: str, words: Sequence[str], config_dirs: Sequence[Path],
     from precflow.environment.variables import describe_misspelt
 
     try:
-        composed = compose(words, config_dirs=config_dirs, complete=complete)
+        composed = compose(words, config_dirs=config_dirs, complete=complete, looks_up_code=True)
     except ConfigError as error:
         problems = error.problems or (Problem("", "", error.message),)
         only_trust = isinstance(error, TrustError) and all(problem.key.endswith("_target_") for problem in problems)
         return Checked(title, problems, untrusted=only_trust)
-    return Checked(title, composed.notes, warnings=tuple(describe_misspelt(composed.config, {})))
+    warnings = (*describe_misspelt(composed.config, {}), *_find_absolute_paths(composed))
+    return Checked(title, composed.notes, warnings=warnings)
+
+
+def _find_absolute_paths(composed: Composed) -> Iterator[str]:
+    """Yield a warning for each path of one machine that a recipe has: on another one the file lies elsewhere."""
+    for path, value in trust.walk_values(composed.data.get("workload", {})):
+        if isinstance(value, str) and re.match(r"/[^/]|[A-Za-z]:[\\/]|~/", value):
+            place = composed.provenance.get(dotted(("workload", *path)), "")
+            if place != COMMAND_LINE and "/site/" not in place:
+                name = dotted(("workload", *path))
+                yield f"{name}: {value} is a path of one machine: ${{site.paths.NAME}}/... has it from a site file   ({place})"
 
 
 def _as_json(recipe: Checked) -> dict[str, object]:

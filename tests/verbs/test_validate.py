@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from precflow import cli
 from precflow.verbs import validate
 
 BROKEN = """\
@@ -118,10 +119,35 @@ def test_it_takes_no_second_and_no_torch():
 def test_a_command_line_is_checked_as_a_run_and_a_recipe_may_leave_something_open(capsys, tmp_path):
     assert validate.main(["compare_dumps"]) == 0
     assert validate.main(["+recipe=compare_dumps"]) == 2  # as `precflow +recipe=compare_dumps`, which sends here
-    assert "reference.dump=PATH" in capsys.readouterr().err
+    assert "reference.dump=gpu_dump" in capsys.readouterr().err
     dumps = [f"{side}.dump={tmp_path / side}" for side in ("reference", "target")]
     assert validate.main(["+recipe=compare_dumps", *dumps]) == 2
     assert f"{tmp_path}/target does not exist" in capsys.readouterr().err
     for side in ("reference", "target"):
         (tmp_path / side).mkdir()
     assert validate.main(["+recipe=compare_dumps", *dumps]) == 0
+
+
+def test_a_file_is_checked_against_the_code_that_it_names(tmp_path, monkeypatch, capsys):
+    """Without importing it: the module would need torch, or run what it should not."""
+    (tmp_path / "our_code.py").write_text("raise RuntimeError('imported')\ndef model(width): ...\ndef inputs(path): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PRECFLOW_TRUST", "our_code")
+    recipe = tmp_path / "ours.yaml"
+
+    def check(model, path):
+        lines = ["# @package _global_", "# Ours.", "about: {title: x}", "workload:", f"  model: {model}"]
+        recipe.write_text("\n".join([*lines, f"  inputs: {{_target_: our_code.inputs, path: {path}}}"]))
+        code = cli.main(["validate", str(recipe)])
+        return code, capsys.readouterr().err
+
+    code, said = check("{_target_: our_code.modl, width: 3}", "a.pt")
+    assert code == 2
+    assert "module our_code has no function modl. Did you mean  model ?" in said
+    code, said = check("{_target_: our_code.model, wide: 3}", "a.pt")
+    assert code == 2
+    assert "model has no argument `wide`" in said
+    code, said = check("{_target_: our_code.model, width: 3}", "/data/a.pt")
+    assert code == 0
+    assert "warning: workload.inputs.path: /data/a.pt is a path of one machine" in said
+    assert "warning" not in check("{_target_: our_code.model, width: 3}", "a.pt")[1]
