@@ -14,7 +14,7 @@ from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.files import write_bytes
 
 BYTES = 300_000_000  # of both sides: some 0.2 s of reading, a hundred times the 2 ms that Dask needs for a task
-READINGS = 10_000  # at most, so that results of small tensors are kept now and then too
+READINGS = 2_500  # at most: a pair takes 3 kB while its batch is read, and results of small tensors are kept now and then too
 _SUM = 16  # bytes of the checksum at the head of a file
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from precflow.comparison.batches import Batch, FinishedBatches, count_elements, make_batches
 from precflow.comparison.estimated import estimates
 from precflow.comparison.estimated.kept_evidence import common_constants
@@ -17,6 +19,7 @@ from precflow.comparison.executors.choose import Executor
 from precflow.comparison.executors.threads import Threads
 from precflow.comparison.fused.summarize import DEFAULT_BLOCK, worth_compiling
 from precflow.comparison.measure import Measure
+from precflow.comparison.metric_values import MetricValues
 from precflow.comparison.pairing import Pair, describe_pair, find_calls, pair_records
 from precflow.comparison.reading import PairResult, Reading, ReadOptions
 from precflow.comparison.user_metrics import MetricMakers
@@ -82,25 +85,25 @@ def compare(  # noqa: PLR0913  each is needed, and named at the call
     options = ReadOptions(
         worth_compiling(count_elements(reading.reference.shape) for reading in readings.values()), block, own or {}, known
     )
-    finished, results, unread = FinishedBatches(kept), dict[Contents, PairResult](), list[Batch]()
+    finished, results, unread, shared = FinishedBatches(kept), dict[Contents, PairResult](), list[Batch](), _Shared()
     for batch in make_batches(list(readings.values()), options):
         earlier = finished.read(batch)  # by an earlier run that was killed
         if earlier is None:
             unread.append(batch)
         else:
-            results.update(_index_by_contents(batch, earlier))
+            results.update(_index_by_contents(batch, earlier, shared))
     for batch, new in (executor or Threads()).run(unread, reference, target, options):
         finished.write(batch, new)
-        results.update(_index_by_contents(batch, new))
+        results.update(_index_by_contents(batch, new, shared))
         advance(len(results), len(readings))
-    shared = _Shared()
     with collector_off():
-        return [
-            _add_result(measure, results[waiting[number]], shared)
-            if number in waiting
-            else _estimate(measure, pairs[number], reference, target, options)
-            for number, measure in enumerate(measures)
-        ]
+        for number, measure in enumerate(measures):  # each takes the place of what was known before, which is many bytes
+            measures[number] = (
+                _add_result(measure, results[waiting[number]])
+                if number in waiting
+                else _estimate(measure, pairs[number], reference, target, options)
+            )
+    return measures
 
 
 def _is_of_dropped_step(joined: Pair, reference: Dump, target: Dump) -> bool:
@@ -119,8 +122,13 @@ def _is_compared(measure: Measure) -> bool:
     return not measure.movement and measure.join == "paired"
 
 
-def _index_by_contents(batch: Batch, results: Sequence[PairResult]) -> Iterator[tuple[Contents, PairResult]]:
-    return zip((reading.contents for reading in batch.readings), results, strict=False)
+def _index_by_contents(batch: Batch, results: Sequence[PairResult], shared: _Shared) -> Iterator[tuple[Contents, PairResult]]:
+    """Yield the contents of each pair and its result, in as little memory as there can be: all are kept until the end."""
+    for reading, result in zip(batch.readings, results, strict=False):
+        yield (
+            reading.contents,
+            msgspec.structs.replace(result, metrics=MetricValues(result.metrics), counts=shared.share(result.counts)),
+        )
 
 
 class _Shared(dict[tuple[int, ...], dict[str, int]]):
@@ -131,7 +139,7 @@ class _Shared(dict[tuple[int, ...], dict[str, int]]):
         return self.setdefault(tuple(counts.values()), counts)
 
 
-def _add_result(measure: Measure, result: PairResult, shared: _Shared) -> Measure:
+def _add_result(measure: Measure, result: PairResult) -> Measure:
     """Put the numbers into a measure; if a part of the tensors was kept they are those of the part."""
     if result.problem:
         return replace(measure, join="unreadable", reason=result.problem)
@@ -142,7 +150,7 @@ def _add_result(measure: Measure, result: PairResult, shared: _Shared) -> Measur
         measure,
         evidence="tensors",
         metrics=metrics,
-        counts=shared.share(result.counts),
+        counts=result.counts,
         warnings=result.warnings,
         absent=result.absent,
         peak=result.peak,

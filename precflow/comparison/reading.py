@@ -61,7 +61,7 @@ class PairResult(msgspec.Struct, frozen=True):
         problem: Why the pair could not be read; ``""`` if it was read.
     """
 
-    metrics: dict[str, float] = {}
+    metrics: Mapping[str, float] = {}
     counts: dict[str, int] = {}
     warnings: tuple[str, ...] = ()
     absent: dict[str, str] = {}

@@ -31,7 +31,7 @@ _MOST_DIGITS = 10  # of a rank; the text may be a stranger's
 
 def is_collective(call: Call) -> bool:
     """Tell whether a call is a collective, as the agent records it: with the ranks that take part."""
-    return call.operator.removeprefix("aten.") in COLLECTIVES and "group" in call.arguments
+    return "group" in call.arguments and call.operator.removeprefix("aten.") in COLLECTIVES
 
 
 def read_group(call: Call) -> tuple[int, ...]:
@@ -55,9 +55,10 @@ def find_carried(calls: Iterable[Call]) -> Mapping[Place, tuple[str, ...]]:
     Args:
         calls: Calls of one dump.
     """
-    ordered = sorted(calls, key=lambda call: (call.rank, call.step, call.order))
-    if not any(is_collective(call) for call in ordered):
+    every = list(calls)
+    if not any(map(is_collective, every)):
         return {}
+    ordered = sorted(every, key=lambda call: (call.rank, call.step, call.order))
     carried: dict[Place, tuple[str, ...]] = {}
     for _, step in groupby(ordered, key=lambda call: (call.rank, call.step)):
         carried |= _Step(list(step)).find()

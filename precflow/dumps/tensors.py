@@ -32,7 +32,7 @@ class Tensors:
         self._shards = shards
         self._lock = threading.Lock()
         self._problems: dict[str, str] = {}  # key -> what is wrong with its bytes, "" if they were checked and are good
-        self._reading: dict[str, threading.Lock] = {}  # one per key: a second thread waits instead of reading the bytes again
+        self._reading: dict[str, threading.Lock] = {}  # one per key that is read: a second thread waits
 
     @functools.cached_property
     def _index(self) -> tuple[dict[str, Shard], tuple[str, ...]]:
@@ -110,6 +110,7 @@ class Tensors:
             if record.key not in self._problems:
                 seen = found or _compute_content_id(self.view(record) if array is None else array)
                 self._problems[record.key] = "" if seen == record.content else self._describe_damage(record.key)
+            self._reading.pop(record.key, None)
         self._raise_if_damaged(record.key)
 
     def load_attached(self, key: str) -> npt.NDArray[Any]:
@@ -128,6 +129,7 @@ class Tensors:
                 flat = array.reshape(-1).view(np.uint8)
                 is_good = has_checksum(shard.index.checksums.get(key, ""), flat.data)
                 self._problems[key] = "" if is_good else self._describe_damage(key)
+            self._reading.pop(key, None)
         self._raise_if_damaged(key)
         return array
 
@@ -156,6 +158,7 @@ class Tensors:
             with self._lock_of(key):
                 if key not in self._problems:
                     self._problems[key] = "" if _compute_content_id(shard.view(key)) == key else self._describe_damage(key)
+                self._reading.pop(key, None)
         except DumpError as error:
             return error.message
         return self._problems[key]

@@ -32,7 +32,7 @@ AS_IS_STATES = ("not_run", "agrees", "differs", "not_comparable", "failed")
 EXIT_CODES = {"aligned": 0, "misaligned": 1, "inconclusive": 3}  # 2 says that the program could not do its work
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # slots: there may be a million of them
 class Judged:
     """One record's status, and the condition that decided it.
 

@@ -1,24 +1,27 @@
 """Artifacts of stages on disk: typed values as JSON, lists as JSON lines, written so that a reader never sees half a file.
 
 Reading is strict: the file must have the checksum of its seal, every key must be there, no unknown one may be, and every value
-must have its type. Lines are read by msgspec, all at once: there may be 200 000.
+must have its type. There may be a million lines: they are read piece by piece, and what they have in common is kept once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, checksum_of
+from precflow.comparison.metric_values import MetricValues
 from precflow.dumps.garbage import collector_off
 from precflow.dumps.header import describe_error
 from precflow.errors import StoreError
@@ -26,6 +29,8 @@ from precflow.files import replacing
 
 SEAL_FILE = "sealed.json"  # beside the artifacts of a finished stage instance
 LARGEST = 1 << 34  # bytes of an artifact
+_PIECE = 1 << 20  # bytes of lines that are decoded at a time
+_SHARED = 1 << 12  # different values of one field that are kept once; a field with more of them has little in common
 _AGAIN = "remove the folder it is in and run the same command again; other stages are kept"
 
 Value = TypeVar("Value")
@@ -99,21 +104,24 @@ def read_lines(path: Path, kind: type[Value]) -> list[Value]:
     Raises:
         StoreError: The file is missing or not what was sealed, or a line is not such a value.
     """
-    data = _bytes(path)
     decoder = _line_decoder(kind)  # type: ignore[arg-type]  # classes are hashable
+    keep = _Keeper(kind)
+    values: list[Value] = []
+    number = 1
     # The garbage collector starts after every so many new objects, and would look through all lines again each time.
     with collector_off() as made:
-        try:
-            lines = decoder.decode_lines(data)
-        except (
-            msgspec.MsgspecError,
-            UnicodeDecodeError,
-        ):  # NaN or infinity, which Python's json reads and msgspec does not; or damage, and then the error names the line
-            numbered = enumerate(_decode(path, data).split("\n"), start=1)
-            lines = [_parse_line(f"{path}:{number}", line, decoder.type, kind) for number, line in numbered if line]
-        made.append(len(lines))
-        lines.reverse()  # each line goes as soon as its value is made: both together would take twice the memory
-        return [kind(*msgspec.structs.astuple(lines.pop())) for _ in range(len(lines))]
+        for piece in _read_pieces(path):
+            try:
+                lines = decoder.decode_lines(piece)
+            except (
+                msgspec.MsgspecError,
+                UnicodeDecodeError,
+            ):  # NaN or infinity, which Python's json reads and msgspec does not; or damage, and then the error names the line
+                lines = _parse_lines(path, piece, number, decoder.type, kind)
+            number += piece.count(b"\n")
+            values += [kind(*keep(msgspec.structs.astuple(line))) for line in lines]
+        made.append(len(values))
+    return values
 
 
 def read_json_lines(path: Path) -> list[Any]:
@@ -173,6 +181,61 @@ def _line_decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True, frozen=True, gc=False))
 
 
+class _Keeper:
+    """Keeps once in memory what the values of one class have in common: texts, shapes, counts.
+
+    Args:
+        kind: The class. No caller may change what is in its fields.
+    """
+
+    def __init__(self, kind: type[Any]) -> None:
+        hints = get_type_hints(kind)
+        self._keep = [self._choose(hints[field.name]) for field in dataclasses.fields(kind)]
+
+    def __call__(self, values: tuple[Any, ...]) -> list[Any]:
+        """Return the values of all fields; those that an earlier object has too are the same objects."""
+        return [value if keep is None else keep(value) for keep, value in zip(self._keep, values, strict=True)]
+
+    @staticmethod
+    def _choose(hint: Any) -> Callable[[Any], Any] | None:
+        """Return what keeps the values of a field; ``None`` if they have nothing in common."""
+        if hint is str:
+            return sys.intern
+        origin, inside = get_origin(hint), get_args(hint)
+        if origin is tuple and inside[0] in {int, str}:
+            return functools.partial(_share, {}, tuple)
+        if origin is not Mapping:
+            return None
+        if inside == (str, float):
+            return lambda metrics: MetricValues(metrics) if metrics else _EMPTY
+        if inside[1] in {int, str, tuple[str, str]}:
+            return functools.partial(_share, {}, lambda items: tuple(items.items()))
+        return lambda items: items or _EMPTY
+
+
+_EMPTY: Mapping[str, Any] = {}
+
+
+def _share(known: dict[Any, Any], key_of: Callable[[Any], Any], value: Any) -> Any:
+    """Return the first of equal values, as long as there are few different ones."""
+    key = key_of(value)
+    return known.get(key, value) if len(known) >= _SHARED else known.setdefault(key, value)
+
+
+def _parse_lines(path: Path, piece: bytes, number: int, line: type[Any], kind: type[Any]) -> list[Any]:
+    """Return lines one by one, the first of which has a number.
+
+    Raises:
+        StoreError: One of them is not such a value, or the file is not what was sealed.
+    """
+    try:
+        numbered = enumerate(_decode(path, piece).split("\n"), start=number)
+        return [_parse_line(f"{path}:{place}", text, line, kind) for place, text in numbered if text]
+    except StoreError:
+        _bytes(path)  # where the whole file is another one, that is the error
+        raise
+
+
 def _parse_line(place: str, text: str, line: type[Any], kind: type[Any]) -> Any:
     try:
         return msgspec.convert(_parse(place, text), line)
@@ -181,8 +244,8 @@ def _parse_line(place: str, text: str, line: type[Any], kind: type[Any]) -> Any:
 
 
 def _plain(value: object) -> Any:
-    """Return a value as plain data for JSON; NumPy's numbers become Python's."""
-    return msgspec.to_builtins(value, enc_hook=lambda number: number.item())
+    """Return a value as plain data for JSON; NumPy's numbers become Python's, and metrics a dictionary."""
+    return msgspec.to_builtins(value, enc_hook=lambda other: dict(other) if isinstance(other, Mapping) else other.item())
 
 
 def _has_keys_of(plain: Any, data: Any) -> bool:
@@ -204,17 +267,52 @@ def _bytes(path: Path) -> bytes:
     Raises:
         StoreError: The file is not the one that was sealed, or it cannot be read.
     """
+    return b"".join(_read_checked(path, LARGEST))
+
+
+def _read_pieces(path: Path) -> Iterator[bytes]:
+    """Yield an artifact in pieces of whole lines. The last one comes before the seal is checked: see :func:`_bytes`.
+
+    Raises:
+        StoreError: The file is not the one that was sealed, or it cannot be read.
+    """
+    rest = b""
+    for piece in _read_checked(path, _PIECE):
+        end = piece.rfind(b"\n") + 1
+        if end:
+            yield rest + piece[:end]
+            rest = piece[end:]
+        else:
+            rest += piece
+    if rest:
+        yield rest
+
+
+def _read_checked(path: Path, size: int) -> Iterator[bytes]:
+    """Yield the bytes of an artifact in pieces; after the last one, they are compared with the seal.
+
+    Raises:
+        StoreError: The file is not the one that was sealed, or it cannot be read.
+    """
+    state = hashlib.blake2b(digest_size=DIGEST_SIZE)
     try:
-        data = intake.read_bytes(path, LARGEST)
+        _check_size(path)
         is_sealed = (path.parent / SEAL_FILE).exists()
         sealed = read_seal(path.parent)["files"][path.name][CHECKSUM] if is_sealed else ""
+        for piece in intake.read_pieces(path, size):
+            state.update(piece)
+            yield piece
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}", next_step=_AGAIN) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} is damaged: {describe_error(error)}", next_step=_AGAIN) from error
-    if is_sealed and sealed != hashlib.blake2b(data, digest_size=DIGEST_SIZE).hexdigest():
+    if is_sealed and sealed != state.hexdigest():
         raise StoreError(f"{path} is damaged: it does not have the checksum that it was sealed with", next_step=_AGAIN)
-    return data
+
+
+def _check_size(path: Path) -> None:
+    if path.stat().st_size > LARGEST:
+        raise OSError(errno.EFBIG, f"it has more than {LARGEST} bytes")
 
 
 def _decode(path: Path, data: bytes) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from precflow.comparison.measure import Measure
 from precflow.errors import StoreError
 from precflow.judgement.verdicts import Verdict
+from precflow.metrics import METRICS
 from precflow.stages import artifacts
 
 MEASURE = Measure(
@@ -91,3 +93,36 @@ def test_missing_file_is_said(tmp_path):
 def test_nothing_half_written_stays(tmp_path):
     artifacts.write_value(tmp_path / "v.json", {"a": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["v.json"]
+
+
+def test_thousands_of_measures_are_read_in_little_memory(tmp_path):
+    metrics = {name: 1.0 / place for place, name in enumerate(METRICS, start=3)}
+    counts = {"elements": 16, "ordinary": 16, "small": 0, "sentinel": 0, "nonfinite": 0}
+    common = {"metrics": metrics, "counts": counts, "reference_shape": (2, 8), "target_shape": (2, 8), "site": "model.py:12"}
+    every = [
+        dataclasses.replace(MEASURE, record=f"layers.{number}/mlp.0/linear.0/api.forward.output.0@0.0", order=number, **common)
+        for number in range(3_000)
+    ]
+    artifacts.write_lines(tmp_path / "m.jsonl", every)
+    before = artifacts.read_lines(tmp_path / "m.jsonl", Measure)  # Python's table of texts grows by doubling: not below
+    tracemalloc.start()
+    try:
+        read = artifacts.read_lines(tmp_path / "m.jsonl", Measure)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert before == read == every
+    assert taken < 1_000 * len(read)  # some 700 bytes each; with dictionaries and texts of its own, each took 3 200
+    assert read[0].counts is read[-1].counts
+    assert read[0].reference_shape is read[-1].reference_shape
+
+
+def test_lines_longer_than_a_piece_are_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(artifacts, "_PIECE", 100)
+    infinite = dataclasses.replace(MEASURE, metrics={"max_rel_error": math.inf})
+    artifacts.write_lines(tmp_path / "m.jsonl", [MEASURE, infinite, MEASURE])
+    assert artifacts.read_lines(tmp_path / "m.jsonl", Measure) == [MEASURE, infinite, MEASURE]
+    text = (tmp_path / "m.jsonl").read_text()
+    (tmp_path / "m.jsonl").write_text(text + "{}\n")
+    with pytest.raises(StoreError, match="4 is not a Measure"):
+        artifacts.read_lines(tmp_path / "m.jsonl", Measure)

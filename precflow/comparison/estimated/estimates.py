@@ -7,6 +7,7 @@ passes because something was not kept.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.close_tolerances import rungs_from
 from precflow.comparison.fused.summary import Summary
 from precflow.comparison.measure import Measure
+from precflow.comparison.metric_values import MetricValues
 from precflow.dumps.dtypes import coarsest, is_floating
 from precflow.dumps.records import Record, Statistics
 from precflow.errors import DumpError
@@ -98,26 +100,34 @@ def _measure_equal(measure: Measure, record: Record) -> Measure:
     known = record.statistics
     size = _count_elements(record, 1.0)
     nonfinite, sentinel = (known.nonfinite, known.sentinel) if known and record.share == 1 else (0, 0)
+    metrics, counts = _count_equal(record.dtype, size, nonfinite, sentinel, inexact=measure.judged)
+    warnings = (f"{nonfinite} NaN or Inf, equal in kind and place on both sides",) if nonfinite else ()
+    return replace(measure, evidence="digest", metrics=metrics, counts=counts, warnings=warnings)
+
+
+@functools.lru_cache(maxsize=1024)
+def _count_equal(
+    dtype: str, size: int, nonfinite: int, sentinel: int, *, inexact: bool
+) -> tuple[Mapping[str, float], Mapping[str, int]]:
+    """Return metrics and counts of equal bits: thousands of tensors have the same ones, which no caller changes."""
     fills = Summary(
-        inexact=measure.judged,
+        inexact=inexact,
         elements=sentinel,
         within_one_thousandth=sentinel,
         within_five_thousandths=sentinel,
-        close=dict.fromkeys(rungs_from(coarsest([record.dtype])), sentinel),
+        close=dict.fromkeys(rungs_from(coarsest([dtype])), sentinel),
     )
     summary = Summary(
-        inexact=measure.judged,
+        inexact=inexact,
         elements=size,
         nonfinite=nonfinite,
         sentinel=sentinel,
         within_one_thousandth=size - nonfinite - sentinel,
         within_five_thousandths=size - nonfinite - sentinel,
-        close=dict.fromkeys(rungs_from(coarsest([record.dtype])), size - nonfinite - sentinel),
+        close=dict.fromkeys(rungs_from(coarsest([dtype])), size - nonfinite - sentinel),
         fills=fills if sentinel else None,
     )
-    counts = {"elements": size, "sentinel": sentinel, "nonfinite": nonfinite}
-    warnings = (f"{nonfinite} NaN or Inf, equal in kind and place on both sides",) if nonfinite else ()
-    return replace(measure, evidence="digest", metrics=measure_all(summary), counts=counts, warnings=warnings)
+    return MetricValues(measure_all(summary)), {"elements": size, "sentinel": sentinel, "nonfinite": nonfinite}
 
 
 def _count_elements(record: Record, share: float) -> int:
