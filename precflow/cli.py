@@ -14,7 +14,6 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +28,9 @@ from precflow.verbs import DELETING, OTHER_WORDS, VERBS, error_as_json
 
 if TYPE_CHECKING:
     from precflow.run.runner import Outcome
+    from precflow.run.sweeps import EndedJob
 
 _LONGEST_NAME = 255  # bytes, on nearly every file system
-_NOT_DONE = "could not be done"
 _OF_RECIPES = frozenset({"show", "plan", "validate", "request"})  # verbs that overrides follow
 BADNESS = (0, 3, 1, 2)  # exit codes from best to worst; of several jobs the worst one counts
 
@@ -194,6 +193,7 @@ def _run(line: command_line.CommandLine, arguments: Sequence[str]) -> int:
     jobs = expand_sweep(line.words, config_dirs=line.config_dirs) if line.multirun else [line.words]
     composed = [compose(job, config_dirs=line.config_dirs) for job in jobs]  # every job is checked before the first one runs
     from precflow.run.runner import publish, run
+    from precflow.run.sweeps import EndedJob, format_jobs, write_table
 
     command = shlex.join(["precflow", *arguments])
     ended = []
@@ -205,36 +205,20 @@ def _run(line: command_line.CommandLine, arguments: Sequence[str]) -> int:
             outcome = run(recipe, command=command)
         except PrecflowError as error:  # what stops one job does not stop the others
             _print_error(error, as_json=False)
-        ended.append(_Ended(job, Path(recipe.config.runs).expanduser() / recipe.config.recipe, outcome))
+        ended.append(EndedJob(job, Path(recipe.config.runs).expanduser() / recipe.config.recipe, outcome))
     code = worst([job.code for job in ended])
     if len(jobs) > 1:
-        streams.say(_format_jobs(ended, code))
+        streams.say(format_jobs(ended, code))
+        table = write_table(ended)
+        if table is not None:
+            streams.say(f" {table} has them as a table")
         for shown in _choose_reports(ended):
             publish(shown)
             streams.say(f" {shown.folder} shows the report of the worst of them: {shown.verdict}")
     return code
 
 
-@dataclass(frozen=True)
-class _Ended:
-    """How one job of a command line ended; ``outcome`` is ``None`` if it could not be done."""
-
-    words: Sequence[str]
-    folder: Path
-    outcome: Outcome | None
-
-    @property
-    def code(self) -> int:
-        """The exit code of the job; 2 if it could not be done."""
-        return 2 if self.outcome is None else self.outcome.exit_code
-
-    @property
-    def text(self) -> str:
-        """The outcome in words; a run of one side alone has no verdict."""
-        return _NOT_DONE if self.outcome is None else self.outcome.verdict or "done, not judged"
-
-
-def _choose_reports(ended: Sequence[_Ended]) -> list[Outcome]:
+def _choose_reports(ended: Sequence[EndedJob]) -> list[Outcome]:
     """Return the reports to publish again after several jobs: the worst one of each run folder.
 
     A run folder shows the report of its last job. If that is the worst one already, nothing has to be published.
@@ -247,19 +231,6 @@ def _choose_reports(ended: Sequence[_Ended]) -> list[Outcome]:
         shown = here[-1].exit_code if here[-1] is not None and here[-1].report is not None else None
         reports += [outcome for outcome in reported if outcome.exit_code == code != shown][:1]
     return reports
-
-
-def _format_jobs(ended: Sequence[_Ended], code: int) -> str:
-    """Return a table of the jobs: number, exit code, verdict, furthest record, and the overrides that not all jobs share."""
-    every = set(ended[0].words).intersection(*(job.words for job in ended))
-    furthest = [job.outcome.furthest if job.outcome is not None else "" for job in ended]
-    wide, wider = len(str(len(ended))), max(map(len, furthest))
-    rows = [
-        f"   {number:>{wide}}  exit {job.code}  {job.text:<18}{f' {far:<{wider}} ' if wider else ''} "
-        + " ".join(redaction.redact_word(word) for word in job.words if word not in every)
-        for number, (job, far) in enumerate(zip(ended, furthest, strict=True), start=1)
-    ]
-    return "\n".join([f" {len(ended)} jobs, exit {code}", *rows])
 
 
 def _print_error(error: PrecflowError, *, as_json: bool) -> int:

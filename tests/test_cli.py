@@ -34,7 +34,9 @@ def runs(monkeypatch):
         verdict = {1: "misaligned", 3: "inconclusive"}.get(code)
         furthest = "12 times its limit" if code == 1 else ""
         report = f"report {len(ran)}"
-        return types.SimpleNamespace(verdict=verdict, exit_code=code, folder="runs/x", report=report, furthest=furthest)
+        return types.SimpleNamespace(
+            verdict=verdict, exit_code=code, folder="runs/x", report=report, furthest=furthest, worst=12.0, finding=""
+        )
 
     def publish(outcome):
         shown.append(outcome.report)

@@ -97,7 +97,7 @@ def make_finding_frame(findings: Sequence[Finding], facts: Mapping[Hashable, Any
     }
     # The type is said, because of no finding pandas would make numbers.
     frame = pd.DataFrame({name: pd.Series(map(escape, column), dtype="str") for name, column in texts.items()})
-    frame.insert(2, "certainty", pd.Categorical([one.certainty for one in findings], dtype=_CERTAINTY))
+    frame.insert(2, "certainty", pd.Series([one.certainty for one in findings], dtype=_CERTAINTY))
     frame.attrs = dict(facts or {})
     return frame
 

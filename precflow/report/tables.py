@@ -27,7 +27,7 @@ def write_csv(model: ReportModel, path: Path) -> None:
     """Write the records as CSV in UTF-8. A metric that a record does not have is an empty cell, infinity is ``inf``."""
     with path.open("w", encoding="utf-8", newline="") as file:
         for number, piece in enumerate(_cut(model)):
-            _make_safe(piece).to_csv(file, index=False, header=not number, lineterminator="\n")
+            make_safe(piece).to_csv(file, index=False, header=not number, lineterminator="\n")
 
 
 def write_workbook(model: ReportModel, path: Path) -> None:
@@ -49,7 +49,7 @@ def write_workbook(model: ReportModel, path: Path) -> None:
     }
     with pd.ExcelWriter(path, engine="openpyxl") as book:
         for name, frame in sheets.items():
-            _make_safe(frame).to_excel(book, sheet_name=name, index=False, freeze_panes=(1, 1))
+            make_safe(frame).to_excel(book, sheet_name=name, index=False, freeze_panes=(1, 1))
 
 
 def write_parquet(model: ReportModel, path: Path) -> None:
@@ -115,7 +115,7 @@ def _cut(model: ReportModel) -> Iterator[pd.DataFrame]:
         yield make_record_frame(model.rows[start : start + PIECE], metrics)
 
 
-def _make_safe(frame: pd.DataFrame) -> pd.DataFrame:
+def make_safe(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose texts no spreadsheet takes for a formula and no terminal for a command."""
     return _change_texts(frame, _defuse)
 

@@ -120,14 +120,12 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
         body = [*body[: room - 1], "   ...         more in the report"]
     body += tried
     room += len(tried)
-    failing = _describe_failing(model) if model.verdict.verdict == "misaligned" else ""
-    if failing:
-        told = _render_labelled("by operator", failing, columns)
-        body += told if len(body) + len(told) <= room else []
     if model.verdict.verdict == "misaligned":  # an accepted difference past its last day is why a build fails from one day on
         for warning in model.verdict.warnings[:2]:
             told = _render_labelled("warning", warning, columns)
             body += told if len(body) + len(told) <= room else []
+        told = _render_labelled("by operator", failing, columns) if (failing := _describe_failing(model)) else []
+        body += told if len(body) + len(told) <= room else []
     lines = [*head, *body, "", *foot]
     if ascii_only:
         lines = as_ascii(lines)

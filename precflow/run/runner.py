@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -60,6 +61,8 @@ class Outcome:
         folder: Its run folder.
         report: Its own report in the store; ``None`` if it made none. The run folder shows that of the last run.
         furthest: By how much the worst record is over its limit, as text; ``""`` if none is.
+        worst: The same as a share of its limit; ``NaN`` if none is.
+        finding: The first finding, with its rule and certainty; ``""`` without one.
     """
 
     verdict: str | None
@@ -67,6 +70,8 @@ class Outcome:
     folder: Path | None = None
     report: Path | None = None
     furthest: str = ""
+    worst: float = math.nan
+    finding: str = ""
 
 
 def run(composed: Composed, *, command: str) -> Outcome:
@@ -244,14 +249,20 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
         say("\n".join(lines))
         return Outcome(None, 0)
     _, verdict, _ = read_conclusion({name: sealed.folder for name, sealed in done.items()})
-    code, furthest = EXIT_CODES[verdict.verdict], ""
+    code = EXIT_CODES[verdict.verdict]
+    outcome = Outcome(verdict.verdict, code, where.folder)
     if "report" in done:
         shown = str(publication.publish(where.folder, done["report"].folder))
         model = read_model(done["report"].folder)
         row = find_furthest_row(model)
         reference = done.get("dump.reference")  # there is none if the reference is a log
         age = "" if reference is None or is_given(reference.folder) else wording.describe_age(time.time() - reference.finished)
-        furthest = wording.used(row.judged.ratio) if row is not None and model.verdict.verdict == "misaligned" else ""
+        outcome = replace(outcome, report=done["report"].folder)
+        if row is not None and model.verdict.verdict == "misaligned":
+            outcome = replace(outcome, furthest=wording.used(row.judged.ratio), worst=row.judged.ratio)
+        if model.findings:
+            first = model.findings[0]
+            outcome = replace(outcome, finding=f"{first.rule} {first.title} ({first.certainty})")
         if job.ci:
             say(format_outcome(model, report_path=shown, reference_age=age))
         else:
@@ -272,7 +283,7 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
     if due:
         say(f"\n scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}")
         say("\n".join(line for side in due for line in _describe_continuation(job, side)))
-    return Outcome(verdict.verdict, code, where.folder, done["report"].folder if "report" in done else None, furthest)
+    return outcome
 
 
 def publish(outcome: Outcome) -> None:
