@@ -131,7 +131,7 @@ def _change_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataF
             if texts != list(column.cat.categories):
                 changed[str(name)] = column.map(dict(zip(column.cat.categories, texts, strict=True)))
         elif not pd.api.types.is_numeric_dtype(column.dtype):
-            changed[str(name)] = pd.Series([change(text) for text in column], index=frame.index, dtype="str")
+            changed[str(name)] = pd.Series([change(text) for text in column.tolist()], index=frame.index, dtype="str")
     return frame.assign(**changed)
 
 
