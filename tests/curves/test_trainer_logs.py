@@ -54,6 +54,13 @@ OF_TRAINERS = {
             for epoch, step, loss in ((1, 50, 2.5), (1, 7330, 2.25), (2, 50, 1.75))
         ),
     ),
+    "mmseg.log": (
+        [50, 100, 150],
+        "".join(
+            f"05/01 10:00:00 - mmengine - INFO - Iter(train) [{step:5d}/40000]  base_lr: 1e-2  loss: {loss}  decode.acc: 1\n"
+            for step, loss in zip((50, 100, 150), LOSSES, strict=True)
+        ),
+    ),
     "mmdet 2.json": (  # its iterations begin anew in each epoch, and those of validation are others
         [50, 100, 150],
         (
@@ -88,6 +95,7 @@ OF_TRAINERS = {
         (
             "Epoch 0:  50%|#####     | 1/2 [00:00<00:00,  9.5it/s, v_num=0, train_loss=2.5]\r"
             "Epoch 0: 100%|##########| 2/2 [00:00<00:00,  9.5it/s, v_num=0, train_loss=2.25]\r"
+            "Validation DataLoader 0:  50%|#####     | 1/2 [00:00<00:00,  9.5it/s, loss=9]\r"
             "Epoch 1:  50%|#####     | 1/2 [00:00<00:00,  9.5it/s, v_num=0, train_loss=1.75]\n"
         ),
     ),
