@@ -245,9 +245,9 @@ _RUN = {
     "curve_compared": EvidenceName("steps compared", "Steps at which both sides are finite."),
     "curve_first_step": EvidenceName("first step", "The first of them."),
     "curve_first_abs_error": EvidenceName("difference of the first step", "Absolute."),
-    "curve_first_rel_error": EvidenceName("as a share of the reference", "Relative difference of the first step."),
+    "curve_first_rel_error": EvidenceName("difference of the first step, as a share", "Of the reference there."),
     "curve_max_abs_error": EvidenceName("largest difference", "Absolute."),
-    "curve_max_abs_step": EvidenceName("at step", "Where the largest difference is."),
+    "curve_max_abs_step": EvidenceName("step of the largest difference", "Where it is."),
     "curve_mean_rel_error": EvidenceName("mean relative difference", "Mean over the steps, as a share of the reference."),
     "curve_smooth_rel_error": EvidenceName(
         "largest difference of the smoothed curves", "Of running means, as a share of the reference."
@@ -275,7 +275,7 @@ _RUN = {
     "curve_nonfinite_reference": EvidenceName("steps with NaN or Inf on the reference", "Their number."),
     "curve_nonfinite_target": EvidenceName("steps with NaN or Inf on the target", "Their number."),
     "curve_first_nonfinite": EvidenceName("first step with NaN or Inf", "-1 without one."),
-    "curve_first_nonfinite_side": EvidenceName("on", "reference, target or both."),
+    "curve_first_nonfinite_side": EvidenceName("side with it first", "reference, target or both."),
     "curve_spikes_reference": EvidenceName("steps with a spike on the reference alone", "In order; of both sides at most 20."),
     "curve_spikes_target": EvidenceName("steps with a spike on the target alone", "The same on the target."),
     "curve_relation": EvidenceName("the target is", "The factor or the amount in words, with four digits; else empty."),
