@@ -29,6 +29,7 @@ _CHUNK = 1 << 18  # bytes; small enough that decoded lines are still in the proc
 _HASHED = 1 << 20  # bytes that are hashed at a time
 _LONGEST_LINE = 1 << 28  # bytes
 _ARGUMENTS_KEPT = 1 << 16  # different texts; a model repeats its calls, and equal arguments share their memory
+_SHAPES_KEPT = 1 << 12  # different ones; models repeat theirs
 _FEW = 16  # dimensions; of up to this many, each at most 2^62, the product is below 2^1024, so it can become a float64
 _MOST_ELEMENTS = 1 << 62
 _NOBODY = CallRole("", 0, "", 0, "", "", 0, 0, 0)
@@ -65,6 +66,7 @@ class _Line(msgspec.Struct, gc=False, rename={"class_name": "class"}):
 
 
 _DECODER = msgspec.json.Decoder(_Line)
+_shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
 _known: dict[bytes, dict[str, str]] = {}  # JSON of a line's arguments -> decoded
 
 
@@ -223,6 +225,7 @@ def _make_call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None,
 
 def _attach_identity(line: _Line) -> None:
     """Set ``whose`` of each record of a line to its call; in place, although records are frozen, because copies take time."""
+    set_field = msgspec.structs.force_setattr
     module, operator = sys.intern(line.module), sys.intern(operator_of(line.level, line.operator))
     call, ordinal, phase, step, rank, order = line.call, line.ordinal, line.phase, line.step, line.rank, line.order
     for role, records in zip(ROLES, (line.inputs, line.outputs), strict=True):
@@ -230,7 +233,18 @@ def _attach_identity(line: _Line) -> None:
         for record in records:
             if len(record.shape) > _FEW and math.prod(record.shape) > _MOST_ELEMENTS:
                 raise ValueError(f"a tensor of {len(record.shape)} dimensions has more elements than any memory")
-            msgspec.structs.force_setattr(record, "whose", whose)
+            set_field(record, "whose", whose)
+            # Tensors go from call to call, and from side to side where they agree: what names and describes them is kept once.
+            set_field(record, "dtype", sys.intern(record.dtype))
+            set_field(record, "content", sys.intern(record.content))
+            set_field(record, "shape", _share_shape(record.shape))
+
+
+def _share_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the first of equal shapes."""
+    if len(_shapes) > _SHAPES_KEPT:
+        _shapes.clear()
+    return _shapes.setdefault(shape, shape)
 
 
 def _parse_arguments(raw: msgspec.Raw) -> dict[str, str]:

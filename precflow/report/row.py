@@ -8,7 +8,7 @@ from precflow.comparison.measure import Measure
 from precflow.judgement.verdicts import Judged
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # slots: there may be a million of them
 class Row:
     """One record: its measure, its status, its limit (for the first shown metric) and its role on the graph."""
 

@@ -226,6 +226,8 @@ def test_equal_words_and_arguments_share_their_memory():
     assert one.level is other.level
     assert one.inputs[0].identity.module is other.module
     assert one.arguments is other.arguments
+    here, there = one.inputs[0], other.inputs[0]
+    assert (here.dtype is there.dtype, here.content is there.content, here.shape is there.shape) == (True, True, True)
 
 
 @pytest.mark.parametrize("level", LEVELS)
