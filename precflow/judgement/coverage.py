@@ -12,7 +12,7 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
 from precflow.dumps.dtypes import real_part
-from precflow.judgement.verdicts import STATUSES, Judged
+from precflow.judgement.verdicts import BY_BITS, STATUSES, Judged
 
 # A blind record was compared too: its numbers are known, but no limit that applies to it could have failed.
 COMPARED = frozenset({"pass", "fail", "blind", "accepted", "dtype", "nonfinite", "near_tie"})
@@ -28,7 +28,8 @@ class Tally:
         counts: Status -> records, in the order of ``STATUSES``, without zeros.
         total: Records that should have been compared, those without a partner included.
         compared: Records that were.
-        could_fail: Compared records that are not blind.
+        could_fail: Compared records that are not blind. Those that pass by their bits alone count only if no record is blind:
+            they would vouch for blind ones that differ.
         covered: Records without a partner inside a module that was compared.
     """
 
@@ -50,7 +51,10 @@ def tally(judged: Sequence[Judged]) -> Tally:
     counts = {status: numbers[status] for status in STATUSES if numbers[status]}
     compared = sum(count for status, count in counts.items() if status in COMPARED)
     total, covered = len(judged) - counts.get("not_judged", 0), counts.get("covered", 0)
-    return Tally(counts, total, compared, compared - counts.get("blind", 0), covered)
+    by_bits = sum(record.reason == BY_BITS for record in judged)
+    blind = counts.get("blind", 0)
+    able = compared - blind - by_bits
+    return Tally(counts, total, compared, able if blind else able + by_bits, covered)
 
 
 def count_estimated(measures: Sequence[Measure], judged: Sequence[Judged]) -> int:

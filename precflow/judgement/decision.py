@@ -24,7 +24,7 @@ from precflow.judgement.limits import (
 )
 from precflow.judgement.patterns import matches
 from precflow.judgement.standards import Standard
-from precflow.judgement.verdicts import Judged
+from precflow.judgement.verdicts import BY_BITS, Judged
 from precflow.metrics import find_metric
 
 CLASS_FAILURES = {  # counts of elements that fail a record whatever its limits are: words for one element, and for several
@@ -283,9 +283,10 @@ def _decide_by_limits(
     drowned = any(use.floor is not None and use.condition.metric == MAIN_METRIC for use in blind)
     able_to_fail = [use for use in uses if use not in blind and not (drowned and use.floor is not None)]
     judged = _pass_by_tightest(measure, able_to_fail or uses)
-    # Equal bits agree, however wide the limits are: any other value would have shown.
-    if able_to_fail or (uses and (measure.equal or measure.metrics.get("bitwise_equal") == 1)):
+    if able_to_fail:
         return Decision(judged)
+    if uses and (measure.equal or measure.metrics.get("bitwise_equal") == 1):
+        return Decision(replace(judged, reason=BY_BITS))
     wide = ", ".join(dict.fromkeys(_describe_limit(use) for use in uses))
     reason = f"its limits are so wide that nothing could fail: {wide}" if uses else "no limit applies to it"
     return Decision(replace(judged, status="blind", reason=reason))

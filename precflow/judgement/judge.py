@@ -66,6 +66,7 @@ FIRST_LOSS = "the loss of the first step"
 """Stands among the standards if that loss fails by the line that it is held to without any."""
 _NO_FLOORS: Mapping[str, Floor] = {}
 _NO_SETTINGS: Mapping[str, Sequence[str]] = {}
+_NOTHING_COULD_FAIL = "no record that differs could have failed: its limits are too wide to prove anything"
 _BY_LIMITS = frozenset({"pass", "fail", "blind", "accepted", "undecided"})
 _FROM_VALUES = frozenset(
     {"fail", "unequal", "nonfinite"}
@@ -179,7 +180,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         *([loss.missing] if loss.missing else []),
         *logged.missing,
         # As long as any record could have failed, they are a warning only.
-        *(blind_phases if counted.compared and not counted.could_fail else []),
+        *((blind_phases or [_NOTHING_COULD_FAIL]) if counted.compared and not counted.could_fail else []),
     ]
     warnings = [
         *accepted.warnings(),

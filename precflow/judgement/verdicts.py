@@ -25,6 +25,8 @@ STATUSES = (
     "sampled_out",
     "not_judged",  # movement, inputs, integers of an operator's own: shown, never counted
 )
+# Reason of a pass that its limits do not give: they are so wide that nothing could fail.
+BY_BITS = "equal bit for bit; its limits prove nothing"
 MISALIGNED_STATUSES = frozenset({"fail", "shape", "dtype", "nonfinite"})
 INCOMPLETE_STATUSES = frozenset({"unpaired_reference", "unpaired_target", "unreadable", "undecided"})
 VERDICTS = ("aligned", "misaligned", "inconclusive")
@@ -44,7 +46,7 @@ class Judged:
         limit: Its limit.
         ratio: How much of the limit is used; above 1 fails. For "at least" metrics ``(1 - value) / (1 - limit)``.
         standard: Where the limit comes from: a standard's name, ``tolerance``, or the pattern of a rule.
-        reason: In words, for every status but ``pass``.
+        reason: In words, for every status but ``pass``, which has one if it passes ``BY_BITS``.
         floor: Noise floor in ``metric`` that the limit was made of; ``None`` for a fixed limit.
     """
 
