@@ -45,6 +45,7 @@ OF_SERVER = {
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pandas imports pyarrow where it is, and a fork has no such thread
 }
 LIBRARIES = (
     "torch",
