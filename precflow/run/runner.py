@@ -86,6 +86,7 @@ def run(composed: Composed, *, command: str) -> Outcome:
     for text in describe_misspelt(job.config, os.environ):
         say(f" warning: {text}")
     where = steps.locate_run(job.config)
+    job = steps.use_what_is_there(job, where)
     started = time.monotonic()
     # The history names a store outside of the run folder, or nobody would find the dumps of this run.
     store = "" if where.store.root == where.folder / "store" else str(where.store.root.resolve())
@@ -154,7 +155,10 @@ def _make_stages(  # noqa: PLR0913  each is a fact of its own
             job = replace(job, stages=(*job.stages, (stage.name, "skipped", 0.0, why)))
             continue
         if step.state == "run" and not step.key:
-            raise ConfigError(f"stage {stage.name} needs {step.because}, which is not in stages=[...] and was never made")
+            raise ConfigError(
+                f"stage {stage.name} needs {step.because}, which was never made with these values, and is not in stages=[...]",
+                next_step=f"make it too: stages=[{','.join((step.because.partition('.')[0], *job.config.stages))}]",
+            )
         if step.state == "run":
             done.update({name: _bring(done[name], where, tell) for name in stage.needs})
             _begin_beside(beside, step, agenda.following, job, where, done)
@@ -246,12 +250,17 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
         lines = [f" sealed   {place or sealed.folder.parent}/{sealed.folder.name}" for sealed in dumps]
         if tuple(job.config.sides) == ("reference",):
             lines += ["", *_describe_continuation(job, "target")]
+        lines = lines or [f" done     {', '.join(done)} in {where.store.root}"]
         say("\n".join(lines))
         return Outcome(None, 0)
     _, verdict, _ = read_conclusion({name: sealed.folder for name, sealed in done.items()})
     code = EXIT_CODES[verdict.verdict]
     outcome = Outcome(verdict.verdict, code, where.folder)
-    if "report" in done:
+    if "report" not in done:
+        why = verdict.reasons or (f"{verdict.compared} of {verdict.total} records compared",)
+        say("\n".join([f" {verdict.verdict.upper()}   {why[0]}", *(f"   {reason}" for reason in why[1:])]))
+        say(f" exit {code}, and no report: it is not in stages=[{','.join(job.config.stages)}]")
+    else:
         shown = str(publication.publish(where.folder, done["report"].folder))
         model = read_model(done["report"].folder)
         row = find_furthest_row(model)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from precflow.stages.second_pass import region
 
 FORGONE = frozenset([noise.KIND, as_is.KIND])  # kinds without which a run goes on where the machine of a side has not made them
 _TRAVELS = FORGONE | {"dump"}  # kinds of stages that the machine of the other side finds in the store
+
+_ENVIRONMENT = "environment"
 
 # Hex digits of the two parts of a key. Another machine finds a dump by the first part alone.
 _DECLARED_DIGITS = 10
@@ -194,6 +196,32 @@ def select_stages(
     if config.stages:
         here = [stage for stage in here if stage.kind in config.stages]
     return here
+
+
+def use_what_is_there(job: Job, where: RunFolder) -> Job:
+    """Return the job with the stages that its chosen ones need, as far as they are finished already.
+
+    ``stages=[judge]`` judges again what a run has recorded, measured and compared before, with its noise floor. Of what is not
+    there only the environment is added, which takes seconds and which nobody thinks of.
+    """
+    chosen = job.config.stages
+    if not chosen:
+        return job
+    whole = replace(job, config=replace(job.config, stages=()))
+    every = {stage.name: stage for stage in select_stages(whole.config)}
+    needed = {name for name, stage in every.items() if stage.kind in chosen}
+    waiting = list(needed)
+    while waiting:
+        more = every.keys() & set(every[waiting.pop()].needs) - needed
+        needed |= more
+        waiting += more
+    done: dict[str, Sealed] = {}
+    for name, stage in every.items():
+        if name in needed and (step := resolve(stage, whole, where, done)).sealed is not None:
+            done[name] = step.sealed
+    kinds = dict.fromkeys(every[name].kind for name in every if name in needed and every[name].kind not in chosen)
+    there = [kind for kind in kinds if kind == _ENVIRONMENT or all(name in done for name in needed if every[name].kind == kind)]
+    return replace(job, config=replace(job.config, stages=(*chosen, *there)))
 
 
 def is_target_made(job: Job, where: RunFolder) -> bool:

@@ -109,7 +109,8 @@ def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, R
     judged, verdict = read_judged(judge), read_verdict(judge)
     if judged:  # without, a cause is missing that nobody had looked for
         verdict = replace(verdict, warnings=(*verdict.warnings, LEFT_OUT))
-    return judged, verdict, read_region(latest(needs, "localize"))
+    located = any(name.partition("@")[0] == "localize" for name in needs)  # `stages=[judge]` says what is wrong, and not where
+    return judged, verdict, read_region(latest(needs, "localize")) if located else Region()
 
 
 def read_introduced(needs: Mapping[str, Path]) -> list[IntroducedError]:

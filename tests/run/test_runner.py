@@ -84,9 +84,30 @@ def test_going_back_keeps_everything_too(composed, tmp_path):
 
 
 def test_a_run_that_fails_is_in_the_history_with_exit_2(composed, tmp_path):
-    with pytest.raises(ConfigError, match="never made"):
+    with pytest.raises(ConfigError, match="never made") as refused:
         run(composed("stages=[compare]"), command="")
+    assert "stages=[dump,compare]" in str(refused.value)
     assert history(tmp_path)[-1]["exit_code"] == 2
+
+
+def test_chosen_stages_work_on_what_is_there(composed, tmp_path, capsys):
+    """``stages=[judge]`` is the judgement of the whole run: with its dumps, and whatever else was measured."""
+    run(composed(), command="")
+    whole = history(tmp_path)[-1]["instances"]
+    capsys.readouterr()
+    assert run(composed("stages=[judge]"), command="").exit_code == 0
+    said = capsys.readouterr().err
+    assert "ALIGNED   2 of 2 records compared" in said
+    assert "no report" in said
+    again = history(tmp_path)[-1]
+    assert again["instances"].items() - whole.items() <= {("judge", again["instances"]["judge"])}  # it says what was left out
+    assert {name for name, state in again["states"].items() if state == "run"} <= {"judge"}
+    assert "report" not in again["instances"]
+    run(composed("stages=[judge]", "tolerance.cosine_similarity=0.9"), command="")
+    other = history(tmp_path)[-1]
+    assert {name for name, state in other["states"].items() if state == "run"} == {"judge"}
+    with pytest.raises(ConfigError, match=r"stage report needs localize, which was never made with these values"):
+        run(composed("stages=[judge,report]", "tolerance.cosine_similarity=0.8"), command="")
 
 
 def test_a_run_that_fails_names_what_it_made(composed, tmp_path, monkeypatch):
