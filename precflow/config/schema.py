@@ -634,7 +634,11 @@ class RunConfig:
     )
     pairing: Pairing = field(default_factory=Pairing)
     coverage: Coverage = field(default_factory=Coverage)
-    stages: tuple[str, ...] = key((), "Stages that run, on what others have made before. None is every stage that the recipe needs.", "[environment, dump]")
+    stages: tuple[str, ...] = key(
+        (),
+        "Stages that run, on what others have made before. None is every stage that the recipe needs.",
+        "[environment, dump]",
+    )
     whatif: tuple[str, ...] = key(
         (),
         "What-ifs: the target runs again with something changed, to see whether that fixes it. Names (`precflow ls whatif`), "

@@ -56,7 +56,7 @@ LINES = {
         "precflow validate",
     ),
     "empty scope": (("+recipe=sd_text_encoder", "capture.scope=[]"), "capture.scope is an empty list"),
-    "no dumps": (("+recipe=compare_dumps",), "2 problems", "reference.dump=PATH", "target.dump=PATH"),
+    "no dumps": (("+recipe=compare_dumps",), "2 problems", "reference.dump=gpu_dump", "target.dump=npu_dump"),
     "absent dump": (("+recipe=compare_dumps", "reference.dump=/not/there", "target.dump=x"), "/not/there does not exist"),
     "absent files": (
         ("+recipe=sd_text_encoder", "target.setup=[gone.sh]", "workload.model.weights=gone"),

@@ -185,7 +185,7 @@ def test_a_page_without_all_records_says_which_it_has_and_where_the_others_are(l
     monkeypatch.setattr(page_data, "MOST_ROWS", 1000)
     told = html.render(large)
     assert f"1 000 of {wording.count(len(large.rows))} records are on this page" in told
-    assert "precflow compare sd_text_encoder:reference sd_text_encoder:target" in told
+    assert "All are in result.csv of the run, and in the table precflow.read(" in told
     assert f"{wording.count(large.verdict.total)} records</strong> compared" in told
     assert 'id="left-out"' not in html.render(misaligned)
 
