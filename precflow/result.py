@@ -159,6 +159,7 @@ class Comparison:
         from precflow.report.wording import factor, number
 
         def cell(text: str) -> str:
+            """Return a cell whose text is no markup."""
             return f"<td>{html.escape(printable(text))}</td>"
 
         lines = [f"<p><b>{html.escape(printable(self._describe()))}</b></p>"]

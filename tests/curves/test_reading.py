@@ -82,18 +82,6 @@ WHOLE = {
 }
 
 
-@pytest.fixture
-def log(tmp_path):
-    """Return a function that writes a log and returns its path."""
-
-    def write(name, content):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_same_curve_from_every_log(name, log):
     series = read_curve(log(name, WHOLE[name]), LOSS)

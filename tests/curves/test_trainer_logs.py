@@ -184,18 +184,6 @@ OF_TRAINERS = {
 }
 
 
-@pytest.fixture
-def log(tmp_path):
-    """Return a function that writes a log and returns its path."""
-
-    def write(name, content):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
-
-
 @pytest.mark.parametrize("name", OF_TRAINERS)
 def test_the_logs_of_trainers_are_read_without_a_setting(name, log):
     steps, content = OF_TRAINERS[name]

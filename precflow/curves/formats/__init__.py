@@ -41,6 +41,7 @@ def named(*names: str) -> Callable[[Path, Wanted], Sequence[Path]]:
     """Return a way to find the file of a run by one of its usual names, the first that there is."""
 
     def find(folder: Path, wanted: Wanted) -> Sequence[Path]:
+        """Return the file, or nothing."""
         del wanted  # such a file has every curve
         return [path for name in names if (path := folder / name).is_file()][:1]
 
