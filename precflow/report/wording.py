@@ -77,6 +77,7 @@ PHASE_COLOURS: Mapping[str, str] = {
 CHECK_WORDS: Mapping[str, str] = {
     "agrees": "✓ agrees",
     "differs": "✗ differs: it starts here",
+    "differs_too": "✗ differs too, by an error of its own",
     "inherits": "→ inherits it",
     "noted": "· differs, noted",
     "not_told": "? not told",
@@ -84,6 +85,7 @@ CHECK_WORDS: Mapping[str, str] = {
 CHECK_COLOURS: Mapping[str, str] = {
     "agrees": "good",
     "differs": "bad",
+    "differs_too": "bad",
     "inherits": "doubt",
     "noted": "quiet",
     "not_told": "quiet",

@@ -93,7 +93,7 @@ def run_script(precflow, workplace_of_ranks):
 def test_a_script_whose_reduction_differs_is_told_from_a_wrong_computation(run_script):
     ended = run_script("+target.arguments.reduction=MAX")
     assert ended.code == 1, ended.err
-    assert "data, forward, backward, optimizer aligned · communication misaligned, starts here" in ended.said
+    assert "data, forward, loss, backward, optimizer aligned · communication misaligned, starts here" in ended.said
     titles = {finding["rule"]: finding["title"] for finding in ended.result["findings"]}
     assert titles["PF901"] == "all_reduce computes the maximum of what the ranks give, and the sum on the reference"
 

@@ -36,14 +36,14 @@ def test_a_script_is_mended_by_its_patch_and_a_fault_is_found_behind_it(precflow
     subprocess.run(["git", "apply", "runs/script/public/draws.patch"], cwd=cwd, check=True)
     mended = precflow(*WORDS, **options)
     assert mended.code == 0, mended.err
-    assert "data, forward, backward, optimizer aligned" in mended.said
+    assert "data, forward, loss, backward, optimizer aligned" in mended.said
     for side in ("reference", "target"):
         dump = max((cwd / "runs" / "script" / "store").glob(f"dump.{side}-*"), key=lambda folder: folder.stat().st_mtime)
         assert (dump / "output.log").read_text().startswith("step 0 loss ")
         assert [entry["step"] for entry in json.loads((dump / "files" / "gpulog.json").read_text())] == [0, 1, 2]
     rule = "{operator:native_layer_norm_backward,rule:scale,factor:1.01,phase:backward}"
     fault = precflow(*WORDS, "emulate.name=planted", f"emulate.rules=[{rule}]", "workload.arguments.lr=1e-3", **options)
-    assert fault.problems(1, "starts at", "forward aligned", "backward misaligned, starts here") == []
+    assert fault.problems(1, "starts at", "forward, loss aligned", "backward misaligned, starts here") == []
     assert fault.result["region"]["start"] == "1 (backward)"
 
 

@@ -39,7 +39,7 @@ def test_a_training_run_without_a_fault_is_aligned(trained):
     assert "✓ ALIGNED" in ended.err
     assert ended.result["verdict"]["coverage"] == 1.0
     assert "0 unpaired   0 unreadable" in ended.err
-    assert "data, forward, backward, optimizer aligned" in ended.err
+    assert "data, forward, loss, backward, optimizer aligned" in ended.err
 
 
 def test_the_second_run_keeps_everything(trained):
@@ -79,7 +79,7 @@ def test_an_optimizer_that_steps_elsewhere_is_found_in_its_phase(trained):
     ended = trained("emulate.name=planted", f"emulate.rules=[{rule}]", "capture.level=[module]")
     assert ended.code == 1, ended.err
     assert starts(ended) == "blocks.0.norm (optimizer)"
-    assert "data, forward, backward aligned · optimizer misaligned, starts here" in ended.err
+    assert "data, forward, loss, backward aligned · optimizer misaligned, starts here" in ended.err
 
 
 def test_an_optimizer_phase_without_an_optimizer_is_refused_before_anything_runs(trained):

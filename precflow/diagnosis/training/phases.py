@@ -1,4 +1,4 @@
-"""Which part of a training step is guilty: its data, forward, backward, optimizer, or the communication between ranks.
+"""Which part of a training step is guilty: its data, forward, loss, backward, optimizer, or communication between ranks.
 
 The parts of a step come one after the other, so an error that starts in one of them goes on into all that follow. The part that
 it starts in is that of the first suspect, if there is one, else that of the first record over its limit. Every other part that
@@ -33,13 +33,11 @@ from precflow.judgement.curves import find_loss_line
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged, Verdict
 
-DATA, BACKWARD_PART, COMMUNICATION = "data", "backward", "communication"
-PARTS = (DATA, FORWARD, BACKWARD_PART, OPTIMIZER, COMMUNICATION)
-"""In the order of a step, except that ranks communicate in any of them."""
+DATA, LOSS, BACKWARD_PART, COMMUNICATION = "data", "loss", "backward", "communication"
+PARTS = (DATA, FORWARD, LOSS, BACKWARD_PART, OPTIMIZER, COMMUNICATION)
+"""In the order of a step, except that ranks communicate in any of them. The loss is a number of the first recorded step."""
 STATES = ("aligned", "starts", "misaligned", "inherits", "not_told")
 """``starts``: the run's error starts in this part. ``misaligned``: it fails too, by an error of its own."""
-
-"""Beginnings of the names of operators that carry tensors between ranks."""
 
 _WORDS = {
     "aligned": "{} aligned",
@@ -63,7 +61,7 @@ class PhaseState:
         name: One of ``PARTS``.
         state: One of ``STATES``.
         why: How that is known, in words.
-        record: Identity text of the first record of this part that fails; ``""`` if none does, or if it is the loss.
+        record: Identity text of the first record of this part that fails; ``""`` if none does. The loss is no record.
     """
 
     name: str
@@ -155,17 +153,25 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
     guilty = data.name if data.state == "starts" else find_part(first, collectives, changes) if first else ""
     if guilty == DATA and first and is_cut(target):  # what failed was computed before other data came
         data, guilty = replace(data, state="misaligned"), find_part(first, collectives, changes)
-    loss = _describe_other_loss(reference.header, target.header, rows) if proven and guilty != DATA else ""
-    if loss:
-        guilty = FORWARD
-    parts = [part for part in PARTS[1:] if part != COMMUNICATION or rows[part]]
+    loss = _compare_loss(reference.header, target.header, rows)
+    if loss and loss.differs and loss.follows_forward and proven and guilty != DATA:
+        guilty = LOSS
+    parts = [part for part in PARTS[1:] if (rows[part] or part != COMMUNICATION) and (loss or part != LOSS)]
     until = parse_identity(first).step if first and guilty in parts else 0
     # What comes before the guilty part, until the step in which that fails.
     before = parts[: parts.index(guilty)] if guilty in parts else []
     told = {part: [row for row in rows[part] if part not in before or row.step <= until] for part in parts}
     why = region.suspects[0].why if first and region.suspects else ""
-    states = [data, *(_tell_part(part, told[part], guilty=guilty, proven=proven, loss=loss, why=why) for part in parts)]
-    if guilty == FORWARD and not loss and _follows_unrecorded_update(rows):
+    states = [
+        data,
+        *(
+            _tell_loss(loss, guilty=guilty if proven else "")
+            if part == LOSS and loss
+            else _tell_part(part, told[part], guilty=guilty, proven=proven, why=why)
+            for part in parts
+        ),
+    ]
+    if guilty == FORWARD and _follows_unrecorded_update(rows):
         states = [_explain_unrecorded_update(state, rows) for state in states]
     return tuple(states)
 
@@ -210,9 +216,7 @@ def _find_first(rows: Mapping[str, Sequence[_Row]], region: Region) -> str:
     return min(failing, key=lambda row: (row.step, row.measure.order)).measure.record
 
 
-def _tell_part(  # noqa: PLR0913  what is known of all parts, each by its name
-    part: str, rows: Sequence[_Row], *, guilty: str, proven: bool, loss: str, why: str
-) -> PhaseState:
+def _tell_part(part: str, rows: Sequence[_Row], *, guilty: str, proven: bool, why: str) -> PhaseState:
     """Return the state of one part by its records.
 
     Args:
@@ -220,11 +224,8 @@ def _tell_part(  # noqa: PLR0913  what is known of all parts, each by its name
         rows: Its records.
         guilty: The part that the error starts in; ``""`` if that is not known.
         proven: The run is misaligned.
-        loss: How the loss differs, if the error starts there.
         why: Why the first suspect is one; ``""`` without one.
     """
-    if loss and part == FORWARD:
-        return PhaseState(part, "starts", loss)
     failing = [row for row in rows if row.fails]
     if part == OPTIMIZER and not failing and not _has_steps(rows):  # changes of gradients that agree say nothing of its steps
         rows = []
@@ -329,20 +330,58 @@ def _compare_input(record: Record, other: Record | None, judge_input: JudgeInput
     return "differs" if judge_input(record, other).status in MISALIGNED_STATUSES else "same"
 
 
-# Loss: the end of the forward, which many runs record as a number only
+# Loss: what follows the forward, which many runs record as a number only
 
 
-def _describe_other_loss(reference: Header, target: Header, rows: Mapping[str, Sequence[_Row]]) -> str:
-    """Say how the loss of the first recorded step differs, if all of the forward before it agrees; ``""`` if it does not."""
+@dataclass(frozen=True)
+class _Loss:
+    """The loss of the first recorded step on both sides.
+
+    Attributes:
+        text: Both values and how far they are apart.
+        differs: They are further apart than what passed of the forward explains; ``None`` if neither is finite.
+        follows_forward: No record of the step's forward fails, so that a difference starts with the loss itself.
+    """
+
+    text: str
+    differs: bool | None
+    follows_forward: bool
+
+
+def _compare_loss(reference: Header, target: Header, rows: Mapping[str, Sequence[_Row]]) -> _Loss | None:
+    """Compare the losses of the first recorded step; ``None`` if a side has none."""
     step = min((row.step for part in PARTS for row in rows[part]), default=0)
     left, right = (header.loss_of_step.get(step) for header in (reference, target))
-    if any(row.fails and row.step == step for row in rows[FORWARD]) or left is None or right is None:
-        return ""
+    if left is None or right is None:
+        return None
     forward = [(row.measure, row.judged) for row in rows[FORWARD]]
-    is_explained = find_loss_line(forward, step, (reference.dtype, target.dtype)).explains(left, right)
-    if is_explained or not (math.isfinite(left) or math.isfinite(right)):
-        return ""
-    return f"the loss of step {step} is {left:.6g} on the reference and {right:.6g} on the target, though the forward agrees"
+    follows = not any(row.fails and row.step == step for row in rows[FORWARD])
+    if not (math.isfinite(left) or math.isfinite(right)):
+        return _Loss("it is finite on neither side", None, follows)
+    line = find_loss_line(forward, step, (reference.dtype, target.dtype))
+    return _Loss(describe_losses(left, right), not line.explains(left, right), follows)
+
+
+def describe_losses(left: float, right: float) -> str:
+    """Return two losses and how far they are apart, relative to the larger one.
+
+    >>> describe_losses(2.0, 1.0), describe_losses(0.5, 0.5)
+    ('2 and 1, 0.5 apart', '0.5 and 0.5, 0 apart')
+    """
+    apart = abs(left - right) / max(abs(left), abs(right)) if left != right else 0.0
+    return f"{left:.7g} and {right:.7g}, {apart:.2g} apart"
+
+
+def _tell_loss(loss: _Loss, *, guilty: str) -> PhaseState:
+    if loss.differs is None:
+        return PhaseState(LOSS, "not_told", loss.text)
+    if not loss.differs:
+        return PhaseState(LOSS, "aligned", loss.text)
+    if guilty == LOSS:
+        return PhaseState(LOSS, "starts", f"{loss.text}, though the forward agrees")
+    if guilty:
+        return PhaseState(LOSS, "inherits", loss.text)
+    return PhaseState(LOSS, "not_told", f"{loss.text}: {_PROVES_NOTHING}")
 
 
 # A forward that fails only after an update of the weights that nobody recorded

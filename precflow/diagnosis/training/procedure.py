@@ -4,10 +4,14 @@ Each check only means something if all before it agree, so the procedure ends at
 it inherits that. The checks are answered from what was recorded; one that nothing was recorded for is not told.
 
     environment, weights, data, hyperparameters     by hash and by name
-    loss of step 0, forward, gradients              from the loss backwards
+    forward, loss of step 0, gradients              gradients from the loss backwards
+    communication                                   what ranks exchange, where collectives were recorded
     optimizer                                       its step, computed again from its own gradients
     loss of step 1, later losses, curves            what the updated weights lead to; with a learning rate of 0, what forward
                                                     and backward alone do over many steps
+
+The parts of a step (``phases.py``) are checks here with more words. Which of them is guilty is found there, and only a check of
+that part, or of none where no part is guilty, is the one that the error starts in.
 """
 
 from __future__ import annotations
@@ -19,16 +23,32 @@ from dataclasses import dataclass, replace
 from precflow.agent.contract import FORWARD, OPTIMIZER
 from precflow.comparison.measure import Measure
 from precflow.curves.outcome import CurveOutcome
-from precflow.diagnosis.training.phases import BACKWARD_PART, DATA, NOT_RECORDED, PhaseState
+from precflow.diagnosis.training.phases import (
+    BACKWARD_PART,
+    COMMUNICATION,
+    DATA,
+    LOSS,
+    NOT_RECORDED,
+    PhaseState,
+    describe_losses,
+    find_guilty,
+)
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.header import Header
 from precflow.judgement.curves import LossLine, find_loss_line
 from precflow.judgement.verdicts import Judged
 
-STATES = ("agrees", "differs", "inherits", "noted", "not_told")
-"""``noted``: it differs, which proves nothing by itself."""
+STATES = ("agrees", "differs", "differs_too", "inherits", "noted", "not_told")
+"""``differs``: the error starts here. ``differs_too``: by an error of its own. ``noted``: that proves nothing by itself."""
 
-_OF_PHASE = {"aligned": "agrees", "starts": "differs", "misaligned": "inherits", "inherits": "inherits", "not_told": "not_told"}
+_OF_PHASE = {
+    "aligned": "agrees",
+    "starts": "differs",
+    "misaligned": "differs_too",
+    "inherits": "inherits",
+    "not_told": "not_told",
+}
+_NO_LOSS = "the dumps hold no loss of it"
 _LATER = 8.0  # times as far as the loss of the first step may losses be apart after an update: rounding grows with each
 
 
@@ -40,11 +60,13 @@ class Check:
         name: What is compared.
         state: One of ``STATES``; at most one check of a run ``differs``.
         why: How that is known, in words.
+        phase: The part of the step that it belongs to, one of ``phases.PARTS``; ``""`` for what lies outside of one step.
     """
 
     name: str
     state: str
     why: str
+    phase: str = ""
 
 
 def follow_procedure(  # noqa: PLR0913  what was found out before, each by its own name
@@ -86,32 +108,35 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
         _check_weights(reference, target),
         _from_phase("data", state_of[DATA]),
         _check_settings(settings, state_of[OPTIMIZER], rows),
-        _check_loss(reference, target, first, line),
         _from_phase("forward", state_of[FORWARD]),
+        _from_phase(f"loss of step {first}", state_of.get(LOSS, PhaseState(LOSS, "not_told", _NO_LOSS))),
         _from_phase("gradients, from the loss backwards", state_of[BACKWARD_PART]),
+        *([_from_phase("communication between ranks", state_of[COMMUNICATION])] if COMMUNICATION in state_of else []),
         _check_optimizer(state_of[OPTIMIZER], steps, still),
         _check_loss(reference, target, first + 1, second),
         *_check_later_losses(reference, target, first + 2, line if without_updates else None),
         *map(_check_curve, curves),
     ]
-    return tuple(_end_at_first(checks))
+    return tuple(_end_at_first(checks, find_guilty(phases)))
 
 
-def _end_at_first(checks: Iterable[Check]) -> Iterable[Check]:
-    """Yield the checks; after the first that differs the others that do so inherit it."""
-    guilty = ""
+def _end_at_first(checks: Iterable[Check], guilty: str) -> Iterable[Check]:
+    """Yield the checks, of which one at most differs: the first, or the first of the guilty part where one is guilty."""
+    found = False
     for check in checks:
-        if check.state == "differs" and guilty:
+        is_innocent = check.state == "differs" and guilty not in ("", check.phase)  # another part is guilty, and comes later
+        is_orphan = check.state == "inherits" and not guilty  # what it inherits was not among the checks
+        if found and check.state in ("differs", "inherits"):
             yield replace(check, state="inherits")
-        elif check.state == "inherits" and not guilty:  # what it inherits was not among the checks
+        elif is_innocent or is_orphan:
             yield replace(check, state="noted")
         else:
-            guilty = guilty or (check.name if check.state == "differs" else "")
+            found = found or check.state == "differs"
             yield check
 
 
 def _from_phase(name: str, phase: PhaseState) -> Check:
-    return Check(name, _OF_PHASE[phase.state], phase.why)
+    return Check(name, _OF_PHASE[phase.state], phase.why, phase.name)
 
 
 def _check_environment(differences: Mapping[str, tuple[str, str]]) -> Check:
@@ -125,34 +150,34 @@ def _check_environment(differences: Mapping[str, tuple[str, str]]) -> Check:
 def _check_weights(reference: Header, target: Header) -> Check:
     digests = [header.weights.digest for header in (reference, target)]
     if not all(digests):
-        return Check("weights", "not_told", "a dump does not say which weights it started from")
+        return Check("weights", "not_told", "a dump does not say which weights it started from", DATA)
     if digests[0] == digests[1]:
-        return Check("weights", "agrees", f"{len(reference.weights.entries)} tensors, the same before any cast")
-    return Check("weights", "differs", "the sides started from other weights")
+        return Check("weights", "agrees", f"{len(reference.weights.entries)} tensors, the same before any cast", DATA)
+    return Check("weights", "differs", "the sides started from other weights", DATA)
 
 
 def _check_settings(settings: Sequence[str], optimizer: PhaseState, rows: Sequence[tuple[Measure, Judged]]) -> Check:
     name = "hyperparameters"
     if settings:
-        return Check(name, "differs", "; ".join(settings[:3]))
+        return Check(name, "differs", "; ".join(settings[:3]), OPTIMIZER)
     if optimizer.why == NOT_RECORDED:
-        return Check(name, "not_told", "no step of an optimizer was recorded: capture.phase with optimizer")
+        return Check(name, "not_told", "no step of an optimizer was recorded: capture.phase with optimizer", OPTIMIZER)
     statuses = [judged.status for measure, judged in rows if measure.phase == OPTIMIZER and measure.judged]
     alone = sum(status in {"unpaired_reference", "unpaired_target"} for status in statuses)
     if alone:
-        return Check(name, "not_told", f"{alone} of {len(statuses)} records of the optimizer's steps are on one side only")
-    return Check(name, "agrees", "class and settings of the optimizer, at each recorded step and parameter")
+        text = f"{alone} of {len(statuses)} records of the optimizer's steps are on one side only"
+        return Check(name, "not_told", text, OPTIMIZER)
+    return Check(name, "agrees", "class and settings of the optimizer, at each recorded step and parameter", OPTIMIZER)
 
 
 def _check_loss(reference: Header, target: Header, step: int, line: LossLine) -> Check:
     name = f"loss of step {step}"
     left, right = (header.loss_of_step.get(step) for header in (reference, target))
     if left is None or right is None:
-        return Check(name, "not_told", "the dumps hold no loss of it")
+        return Check(name, "not_told", _NO_LOSS)
     if not math.isfinite(left) and not math.isfinite(right):
         return Check(name, "not_told", "it is finite on neither side")
-    apart = abs(left - right) / max(abs(left), abs(right)) if left != right else 0.0
-    return Check(name, "agrees" if line.explains(left, right) else "differs", f"{left:.7g} and {right:.7g}, {apart:.2g} apart")
+    return Check(name, "agrees" if line.explains(left, right) else "differs", describe_losses(left, right))
 
 
 def _check_later_losses(reference: Header, target: Header, first: int, line: LossLine | None) -> list[Check]:
@@ -191,15 +216,15 @@ def _check_curve(curve: CurveOutcome) -> Check:
 
 def _check_optimizer(optimizer: PhaseState, steps: Sequence[ReplayedStep], still: Sequence[str]) -> Check:
     name = "optimizer, computed again from its own gradients"
+    differs = "differs_too" if optimizer.state == "misaligned" else "differs"
     if still:
-        return Check(name, "differs", "; ".join(still))
+        return Check(name, differs, "; ".join(still), OPTIMIZER)
     proving = [one for one in steps if one.proves]
     faults = [one for one in proving if one.is_fault]
     if faults:
-        return Check(
-            name, "differs", f"{len(faults)} of {len(proving)} steps of parameters do not follow, first {faults[0].parameter}"
-        )
-    if proving and optimizer.state in {"aligned", "inherits", "misaligned"}:
+        text = f"{len(faults)} of {len(proving)} steps of parameters do not follow, first {faults[0].parameter}"
+        return Check(name, differs, text, OPTIMIZER)
+    if proving and optimizer.state in {"aligned", "inherits"}:
         followed = f"all {len(proving)} steps of parameters follow from their own gradient, state and settings"
-        return Check(name, "agrees", followed)
+        return Check(name, _OF_PHASE[optimizer.state], followed, OPTIMIZER)
     return _from_phase(name, optimizer)

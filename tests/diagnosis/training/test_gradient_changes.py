@@ -8,7 +8,7 @@ from precflow.diagnosis.training.phases import describe_phases
 from precflow.dumps.reader import Dump
 from precflow.stages.two_dumps import compare_dumps
 
-GUILTY_SCRIPT = "data, forward, backward aligned · optimizer misaligned, starts here"
+GUILTY_SCRIPT = "data, forward, loss, backward aligned · optimizer misaligned, starts here"
 
 
 def record(folder, change, *, micro_batches=1, penalty=False, phase=None):
