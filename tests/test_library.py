@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import enum
+import pathlib
 import subprocess
 import sys
 
@@ -194,16 +196,129 @@ def test_equal_nan_and_infinities_pass_and_are_said(special):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"a": {"text": "x"}}, r"a\.text: cannot compare a str; expected tensors, numbers, or dicts"),
-        ({"a": {1.0}}, "a: cannot compare a set"),
-        (VALUES.to_sparse(), "value: cannot compare a tensor of layout torch.sparse_coo; expected a dense one"),
+        (
+            {"a": {1.0}, "b": VALUES},
+            r"1 of 2 tensors\n   a \(unreadable\): a value of class set is no tensor, and was not compared",
+        ),
+        ([VALUES, object()], r"1 \(unreadable\): a value of class object is no tensor"),
+        (VALUES.to_sparse(), r"\(unreadable\): cannot compare a tensor of layout torch\.sparse_coo; expected a dense one"),
         (torch.empty(3, device="meta"), "a meta tensor, which has no values"),
-        (VALUES.to(torch.float8_e4m3fnuz), r"torch\.float8_e4m3fnuz"),
+        (VALUES.to(torch.float8_e4m3fnuz), r"torch\.float8_e4m3fnuz; expected one that a dump can hold, such as \.float\(\)"),
+        (VALUES.to(torch.float8_e5m2fnuz), r"torch\.float8_e5m2fnuz"),
+        (np.array(["a"]), "elements of type <U1"),
+        ({"text": "x"}, "there is no tensor to compare"),
     ],
 )
-def test_what_cannot_be_compared_is_named(value, message):
-    with pytest.raises(TypeError, match=message):
+def test_what_cannot_be_compared_is_named_and_proves_nothing(value, message):
+    assert compare(value, value).verdict == "inconclusive"
+    with pytest.raises(AssertionError, match=message):
         assert_aligned(value, value)
+
+
+class Kind(enum.Enum):
+    A = 1
+    B = 2
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "message"),
+    [
+        ("a cat", "a dog", r"x \(fail\): 'a dog', expected 'a cat'; what is no tensor has to be equal"),
+        (pathlib.Path("a"), pathlib.Path("b"), r"PosixPath\('b'\)"),
+        (Kind.A, Kind.B, "<Kind.B: 2>, expected <Kind.A: 1>"),
+        (["a", "b"], ["a", "c"], r"x\.1 \(fail\): 'c', expected 'b'"),
+        ("a", None, r"x \(unpaired_reference\): only the reference has it: 'a'"),
+        ("a", VALUES, r"x \(shape\): a tensor, expected 'a'"),
+        ("a" * 500, "b", r"expected 'aaa\S*\.\.\.; what"),
+    ],
+)
+def test_what_is_no_tensor_has_to_be_equal(expected, actual, message):
+    assert_aligned({"x": expected, "y": VALUES}, {"x": expected, "y": VALUES})
+    with pytest.raises(AssertionError, match=message):
+        assert_aligned({"x": actual, "y": VALUES}, {"x": expected, "y": VALUES})
+
+
+def spoiled(at, by=1.0):
+    values = VALUES.reshape(6, 5, 2).clone()
+    values[at] += by
+    return values
+
+
+@pytest.mark.parametrize(
+    ("actual", "where"),
+    [
+        (spoiled((3, 4, 1)), r"worst at \[3, 4, 1\]: 1\.\d+, expected 0\.\d+\Z"),
+        (spoiled((3, slice(None), 1)), r"worst at \[3, \d, 1\]: .*; the error is at \[3, :, 1\]"),
+        (spoiled((slice(4, 6),)), r"the error is at \[4:6, :, :\]"),
+        (spoiled((...,)), r"worst at .*; everywhere alike"),
+        (spoiled((0, 1, 0), by=torch.nan), r"NaN, Inf or a mask's fill at \[0, 1, 0\]: nan, expected -2\.\d+\Z"),
+        (spoiled((slice(2), 1), by=torch.inf), r"fill at \[0, 1, 0\]: inf, .*; \[0, 1, 1\].*; \[1, 1, 0\].*; and 1 more"),
+    ],
+)
+def test_a_failure_says_where(actual, where):
+    expected = VALUES.reshape(6, 5, 2)
+    with pytest.raises(AssertionError, match=where):
+        assert_aligned(actual, expected)
+    with pytest.raises(AssertionError, match=r"worst at \[1\]: 3, expected 5"):
+        assert_aligned(torch.tensor([1, 3, 7]), torch.tensor([1, 5, 7]))
+    with pytest.raises(AssertionError, match=r"worst at \[1\]: False, expected True|at \[1\]: 0, expected 1"):
+        assert_aligned(torch.tensor([True, False]), torch.tensor([True, True]))
+
+
+def test_a_failure_of_many_tensors_lists_the_first():
+    with pytest.raises(AssertionError, match=r"not aligned: 30 of 30 tensors(\n.*){40}\n   \.\.\. and 10 more: precflow"):
+        assert_aligned([VALUES * 2] * 30, [VALUES] * 30)
+
+
+EXACT = VALUES.double() * torch.pi  # what the operator gives without rounding
+ROUNDED = EXACT.float()
+
+
+@pytest.mark.parametrize("standard", ["cann_single", "cann_mixed", "cann_mixed_2026_07", "assert_close"])
+def test_a_standard_of_operators_takes_the_expected_value_for_the_exact_one(standard):
+    assert_aligned(ROUNDED, EXACT, standard=standard)
+    assert_aligned(ROUNDED, ROUNDED, standard=["calibrated", standard])
+    assert_aligned(ROUNDED, ROUNDED * 1.00001, standard=[standard], golden=EXACT)
+    with pytest.raises(AssertionError, match=rf"against the expected value; its limit is .* \({standard}\)\n      worst at"):
+        assert_aligned(ROUNDED * 1.01, EXACT, standard=standard)
+    with pytest.raises(AssertionError, match="against the golden"):
+        assert_aligned(ROUNDED * 1.01, ROUNDED * 1.01, standard=standard, golden=EXACT)
+    with pytest.raises(AssertionError, match=r"\(undecided\): what it is held to is bfloat16, less precise than float32"):
+        assert_aligned(ROUNDED, ROUNDED.bfloat16(), standard=standard)
+    with pytest.raises(AssertionError, match="the golden has no such tensor"):
+        assert_aligned({"a": ROUNDED}, {"a": ROUNDED}, standard=standard, golden={"b": EXACT})
+    with pytest.raises(AssertionError, match=r"the golden has shape \[60\], expected \[6, 10\]"):
+        assert_aligned(ROUNDED, ROUNDED, standard=standard, golden=EXACT.reshape(-1))
+
+
+def test_a_standard_of_operators_has_no_limits_for_each_type():
+    with pytest.raises(AssertionError, match=r"\(undecided\): cann_single has no limits for float64"):
+        assert_aligned(EXACT, EXACT, standard="cann_single")
+    assert_aligned(torch.tensor([1, 2]), torch.tensor([1, 2]), standard="cann_single")
+
+
+def test_a_dual_benchmark_divides_by_the_error_of_the_expected_value():
+    with pytest.raises(ConfigError, match=r"compares the errors of both values against a third one.*\n.*golden="):
+        assert_aligned(ROUNDED, ROUNDED, standard="cann_dual")
+    assert_aligned(ROUNDED, ROUNDED, standard="cann_dual", golden=EXACT)
+    worse = EXACT.float() * (1 + 2**-20)
+    with pytest.raises(AssertionError, match=r"mere is \S+ times the reference's; level L2 allows 1\.2 times; to judge"):
+        assert_aligned(worse, ROUNDED, standard="cann_dual", golden=EXACT, operator="matmul")
+    with pytest.raises(AssertionError, match="the median ratio of 200 calls is at least"):
+        assert_aligned([worse] * 200, [ROUNDED] * 200, standard="cann_dual", golden=[EXACT] * 200)
+
+
+def test_a_standard_of_losses_takes_one_loss_a_step():
+    losses = torch.linspace(5, 2, 40)
+    assert_aligned(losses * 1.005, losses, standard="verl_npu")
+    with pytest.raises(AssertionError, match=r"\(fail\): the loss, on average, differs by .* \(verl_npu\)"):
+        assert_aligned(losses * 1.05, losses, standard="verl_npu")
+    with pytest.raises(AssertionError, match=r"it asks for 1000 steps or more, and there are 40"):
+        assert_aligned(losses, losses, standard="mindformers_migration")
+    with pytest.raises(AssertionError, match=r"one number a step: expected a tensor of one axis, got shape \[6, 10\]"):
+        assert_aligned(VALUES, VALUES, standard="verl_npu")
+    with pytest.raises(AssertionError, match=r"\(calibrated\)"):
+        assert_aligned(losses * 1.005, losses, standard=["calibrated", "verl_npu"])
 
 
 def test_a_container_that_holds_itself_is_refused():

@@ -2,12 +2,19 @@
 
 Both are walked together, entry by entry, as ``torch.testing.assert_close`` does it. Keys are compared as Python compares them:
 ``1`` and ``"1"`` are two entries, and so are ``{"a": {"b": x}}`` and ``{"a.b": x}``. The names are for people only.
+
+A text, a path or a member of an enum is no tensor and is compared all the same: equal ones need no word, others are a problem
+of their place. What nothing can be said of (a set, an object, a type that no dump can hold) is one too, never an exception:
+one such entry of a model's output hides nothing of the others.
 """
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import enum
+import numbers
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +26,10 @@ from precflow.dumps.dtypes import NUMPY_DTYPES, Array, is_floating, name_of
 
 DEEPEST = 200  # containers inside each other
 _ROOT = "value"  # name of a value that is in no container
-_NAMED, _ORDERED, _SINGLE = "named", "ordered", ""  # sorts of values
+_NAMED, _ORDERED, _SINGLE, _PLAIN = "named", "ordered", "", "plain"  # sorts of values
 _EXPECTED = "expected tensors, numbers, or dicts, lists, tuples and dataclasses of them"
+_BY_EQUALITY = (str, bytes, bytearray, os.PathLike, enum.Enum)
+_LONGEST = 60  # letters of a value that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +40,16 @@ class PairedValue:
         name: Path such as ``past.0.key``; ``value`` if no container is around it. No two pairs have the same.
         reference: The reference's tensor; ``None`` if it has none there.
         target: The target's tensor; ``None`` if it has none there.
-        problem: How the two differ in kind; ``""`` for tensors.
+        problem: Why there are no two tensors to compare; ``""`` for tensors.
+        status: What that makes of the place: ``shape`` if the two differ in kind, ``fail`` if they are no tensors and differ,
+            ``unreadable`` if nothing can be said of them; ``""`` for tensors.
     """
 
     name: str
     reference: Array | None = None
     target: Array | None = None
     problem: str = ""
+    status: str = ""
 
 
 def pair_values(reference: Any, target: Any) -> list[PairedValue]:
@@ -52,7 +64,7 @@ def pair_values(reference: Any, target: Any) -> list[PairedValue]:
         target: What was computed.
 
     Raises:
-        TypeError: Something is no tensor, or has elements that cannot be compared, or the nesting has no end.
+        TypeError: The nesting has no end.
     """
     return list(_pair(reference, target, "", 0))
 
@@ -66,15 +78,12 @@ def _pair(reference: Any, target: Any, path: str, depth: int) -> Iterator[Paired
     if not present:
         return
     if len(set(present)) > 1:
-        yield PairedValue(name, problem=f"{_describe(target, sorts[1])}, expected {_describe(reference, sorts[0])}")
+        problem = f"{_describe(target, sorts[1])}, expected {_describe(reference, sorts[0])}"
+        yield PairedValue(name, problem=problem, status="shape")
+    elif present[0] == _PLAIN:
+        yield from _pair_plain(reference, target, name)
     elif present[0] == _SINGLE:
-        left, right = (None if value is None else as_array(value, name) for value in (reference, target))
-        if left is not None and right is not None:
-            if hasattr(target, "dtype"):
-                left = _take_type(reference, left, right)
-            elif hasattr(reference, "dtype"):
-                right = _take_type(target, right, left)
-        yield PairedValue(name, left, right)
+        yield _pair_tensors(reference, target, name)
     else:
         here, there = _entries(reference), _entries(target)
         keys = list({**here, **there})
@@ -82,8 +91,50 @@ def _pair(reference: Any, target: Any, path: str, depth: int) -> Iterator[Paired
             yield from _pair(here.get(key), there.get(key), f"{path}.{inner}" if path else inner, depth + 1)
 
 
+def _pair_tensors(reference: Any, target: Any, name: str) -> PairedValue:
+    try:
+        left, right = (None if value is None else as_array(value) for value in (reference, target))
+    except TypeError as error:
+        return PairedValue(name, problem=str(error), status="unreadable")
+    if left is not None and right is not None:
+        if hasattr(target, "dtype"):
+            left = _take_type(reference, left, right)
+        elif hasattr(reference, "dtype"):
+            right = _take_type(target, right, left)
+    return PairedValue(name, left, right)
+
+
+def _pair_plain(reference: Any, target: Any, name: str) -> Iterator[PairedValue]:
+    """Yield what is wrong with two values that are no tensors; nothing if they are equal."""
+    if reference is None or target is None:
+        side, value = ("reference", reference) if target is None else ("target", target)
+        yield PairedValue(name, problem=f"only the {side} has it: {_show(value)}", status=f"unpaired_{side}")
+    elif not all(isinstance(value, _BY_EQUALITY) for value in (reference, target)):
+        kind = next(type(value).__name__ for value in (reference, target) if not isinstance(value, _BY_EQUALITY))
+        problem = f"a value of class {kind} is no tensor, and was not compared; {_EXPECTED}"
+        yield PairedValue(name, problem=problem, status="unreadable")
+    elif reference != target:
+        problem = f"{_show(target)}, expected {_show(reference)}; what is no tensor has to be equal"
+        yield PairedValue(name, problem=problem, status="fail")
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value is neither a tensor, nor a number, nor a container that has entries of its own."""
+    if isinstance(value, _BY_EQUALITY):
+        return True
+    is_tensor = isinstance(value, numbers.Number) or any(hasattr(value, name) for name in ("dtype", "__array__", "data_ptr"))
+    return not (value is None or is_tensor or isinstance(value, (Mapping, list, tuple)) or _is_dataclass(value))
+
+
 def _sort(value: Any, other: Any) -> str:
     """Return whether a value has entries by name, by position, or is a single tensor, beside what the other side has there."""
+    if _is_plain(value):
+        return _PLAIN
     if isinstance(value, Mapping) or _is_dataclass(value):
         return _NAMED
     if not isinstance(value, (list, tuple)):
@@ -108,9 +159,8 @@ def _has_entries(values: list[Any] | tuple[Any, ...]) -> bool:
 def _is_entry(item: Any) -> bool:
     if isinstance(item, (list, tuple)):
         return _has_entries(item)
-    return (
-        item is None or isinstance(item, Mapping) or _is_dataclass(item) or (hasattr(item, "shape") and hasattr(item, "dtype"))
-    )
+    is_tensor = hasattr(item, "shape") and hasattr(item, "dtype")
+    return item is None or is_tensor or isinstance(item, Mapping) or _is_dataclass(item) or _is_plain(item)
 
 
 def _is_dataclass(value: Any) -> bool:
@@ -128,6 +178,8 @@ def _entries(value: Any) -> dict[Any, Any]:
 
 
 def _describe(value: Any, sort: str) -> str:
+    if sort == _PLAIN:
+        return _show(value) if isinstance(value, _BY_EQUALITY) else f"a {type(value).__name__}"
     if sort == _SINGLE:
         return "a tensor" if hasattr(value, "dtype") else f"a {type(value).__name__}"
     entries = list(_entries(value))
@@ -149,38 +201,38 @@ def _take_type(value: Any, array: Array, other: Array) -> Array:
     return array
 
 
-def as_array(value: Any, name: str = _ROOT) -> Array:
+def as_array(value: Any) -> Array:
     """Return a tensor as a NumPy array of the same type. Bytes of torch tensors are copied: NumPy itself has no bfloat16.
 
     Args:
         value: A tensor of torch on any device, an array, a number, or a list of numbers.
-        name: What errors call it.
 
     Raises:
         TypeError: It is no tensor, has no values, or its element type is not one that a dump can hold.
     """
     if hasattr(value, "detach") and hasattr(value, "data_ptr"):  # a torch tensor; torch itself need not be installed
-        return _copy_torch(value, name)
+        return _copy_torch(value)
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise TypeError(f"{name}: cannot compare a {type(value).__name__} ({error}); {_EXPECTED}") from error
+        raise TypeError(f"cannot compare a {type(value).__name__} ({error}); {_EXPECTED}") from error
     if not name_of(array.dtype):
         what = f"elements of type {array.dtype}" if hasattr(value, "dtype") else f"a {type(value).__name__}"
-        raise TypeError(f"{name}: cannot compare {what}; {_EXPECTED}")
+        raise TypeError(f"cannot compare {what}; {_EXPECTED}")
     return array
 
 
-def _copy_torch(value: Any, name: str) -> Array:
+def _copy_torch(value: Any) -> Array:
     tensor = value.detach()
     element = str(tensor.dtype).rpartition(".")[2]
     if element not in NUMPY_DTYPES:
-        raise TypeError(f"{name}: cannot compare elements of type {tensor.dtype}")
+        wider = ", such as .float() of both" if is_floating(element) and "float" in element else ""
+        raise TypeError(f"cannot compare elements of type {tensor.dtype}; expected one that a dump can hold{wider}")
     if tensor.device.type == "meta":
-        raise TypeError(f"{name}: cannot compare a meta tensor, which has no values")
+        raise TypeError("cannot compare a meta tensor, which has no values")
     if tensor.is_nested or str(tensor.layout) != "torch.strided":
         kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
-        raise TypeError(f"{name}: cannot compare {kind}; expected a dense one: to_dense(), or to_padded_tensor()")
+        raise TypeError(f"cannot compare {kind}; expected a dense one: to_dense(), or to_padded_tensor()")
     # torch may store a conjugate or a negation as a flag instead of new bytes.
     # `packed` must live until its bytes are copied.
     packed = tensor.cpu().resolve_conj().resolve_neg().contiguous()

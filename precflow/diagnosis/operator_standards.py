@@ -25,6 +25,7 @@ from precflow.judgement.standards import Standard
 from precflow.judgement.verdicts import Judged, Verdict, describe_not_applied
 
 _KEPT = frozenset({"accepted", "unreadable", "shape", "dtype", "nonfinite", "fail"})  # statuses that say more already
+_GOLDEN = "float64 at its own inputs"
 _SEED = 1  # of the bootstrap, so that a run gives the same answer each time
 
 
@@ -57,6 +58,9 @@ class Held:
         return self.value / self.limit if self.limit else (math.inf if self.value else 0.0)
 
 
+_MET = Held("", "", "met")
+
+
 @dataclass(frozen=True, slots=True)
 class HeldOutputs:
     """All outputs that were held to one standard, whose name is in ``dated`` with its date."""
@@ -83,21 +87,24 @@ def list_asked(standards: Sequence[Standard]) -> dict[str, dict[str, dict[str, l
     return dict(asked)
 
 
-def hold_all(standard: Standard, evaluated: Sequence[Evaluated], operators: Mapping[str, str]) -> HeldOutputs:
+def hold_all(
+    standard: Standard, evaluated: Sequence[Evaluated], operators: Mapping[str, str], *, golden: str = _GOLDEN
+) -> HeldOutputs:
     """Hold every evaluated output to a standard.
 
     Args:
         standard: One that judges operators.
         evaluated: As the agent wrote it, with the errors that :func:`list_asked` named.
         operators: Call -> its operator.
+        golden: What the errors were measured against, in words.
     """
-    held = [_hold(standard, output, operators.get(output.call, "")) for output in evaluated]
+    held = [_hold(standard, output, operators.get(output.call, ""), golden) for output in evaluated]
     if standard.benchmark:
         held = _judge_again(standard.benchmark, held, evaluated, operators)
     return HeldOutputs(standard.name, held, standard.dated)
 
 
-def _hold(standard: Standard, evaluated: Evaluated, operator: str) -> Held:  # noqa: PLR0911  one guard clause a kind
+def _hold(standard: Standard, evaluated: Evaluated, operator: str, golden: str) -> Held:  # noqa: PLR0911  one guard clause a kind
     call, index = evaluated.call, evaluated.index
     if not evaluated.evaluated or evaluated.kind == RANDOM:
         return Held(call, index, "unlimited", text=evaluated.why or "it draws random numbers")
@@ -122,10 +129,10 @@ def _hold(standard: Standard, evaluated: Evaluated, operator: str) -> Held:  # n
     limits = standard.operators.get(target.dtype)
     if limits is None:
         return Held(call, index, "unlimited", text=f"{standard.name} has no limits for {target.dtype}")
-    return _hold_to_limits(call, index, standard.name, limits, target.errors)
+    return _hold_to_limits(replace(_MET, call=call, index=index), standard.name, limits, target.errors, golden)
 
 
-def _hold_to_limits(call: str, index: str, name: str, limits: OperatorLimits, errors: Mapping[str, Any]) -> Held:
+def _hold_to_limits(held: Held, name: str, limits: OperatorLimits, errors: Mapping[str, Any], golden: str) -> Held:
     """Hold one output to limits of its error. MERE and MARE stay below their limits, the others may reach them."""
     uses: list[tuple[str, float, float, bool]] = []  # metric, value, limit, kept
     for metric in ("mere", "mare"):
@@ -140,8 +147,8 @@ def _hold_to_limits(call: str, index: str, name: str, limits: OperatorLimits, er
         uses.append(("largest_difference", errors["largest"], limit, errors["largest"] <= limit))
     failed = [use for use in uses if not use[3]]
     metric, value, limit, kept = max(failed or uses, key=lambda use: _divide(use[1], use[2]))
-    text = "" if kept else f"{metric} {value:.3g} against float64 at its own inputs; its limit is {limit:.3g}"
-    return Held(call, index, "failed" if failed else "met", metric, value, limit, text)
+    text = "" if kept else f"{metric} {value:.3g} against {golden}; its limit is {limit:.3g}"
+    return replace(held, outcome="failed" if failed else "met", metric=metric, value=value, limit=limit, text=text)
 
 
 def _hold_to_ratios(standard: Standard, evaluated: Evaluated, operator: str) -> Held:

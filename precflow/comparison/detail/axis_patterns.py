@@ -7,7 +7,7 @@ few, a stretch, or every n-th one, which points at padding, or at a tile or lane
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +81,37 @@ def describe_patterns(found: Sequence[AxisPattern], sizes: tuple[int, ...]) -> s
     if uneven:
         return "; ".join(place.text for place in uneven)
     return "everywhere alike" if found else "no error"
+
+
+def write_slices(found: Sequence[AxisPattern], sizes: tuple[int, ...]) -> str:
+    """Return the part of a tensor that holds most of the error, as one would index it; ``""`` if that is no part of it.
+
+    Args:
+        found: Result of :func:`find_patterns`.
+        sizes: Number of positions along each axis.
+
+    >>> write_slices([AxisPattern(0, "one", (3,), 1.0, ""), AxisPattern(2, "last", (16, 31), 1.0, "")], (4, 8, 32))
+    '[3, :, 16:32]'
+    """
+    written = {place.axis: _WRITTEN[place.kind](place.positions) for place in found if place.kind in _WRITTEN}
+    if not written:
+        return ""
+    return f"[{', '.join(written.get(axis, '0' if size == 1 else ':') for axis, size in enumerate(sizes))}]"
+
+
+def _write_stretch(positions: tuple[int, ...]) -> str:
+    first, last = positions
+    return str(first) if first == last else f"{first}:{last + 1}"
+
+
+_WRITTEN: Mapping[str, Callable[[tuple[int, ...]], str]] = {  # kind of a pattern -> its positions as an index of one axis
+    "one": lambda positions: str(positions[0]),
+    "few": lambda positions: str(list(positions)),
+    "first": _write_stretch,
+    "last": _write_stretch,
+    "stretch": _write_stretch,
+    "every": lambda positions: f"{positions[0]}::{positions[1]}",
+}
 
 
 def format_percent(share: float) -> str:
