@@ -187,6 +187,8 @@ def _write_line(meant: str, rest: Sequence[str], recipes: Collection[str]) -> st
 
 
 def _run(line: command_line.CommandLine, arguments: Sequence[str]) -> int:
+    if not {"output=quiet", "output=ci"} & set(line.words) and "CI" not in os.environ:
+        streams.live_line.show("reading the recipe")  # to compose it and to import what runs it takes a second or two
     from precflow.config.composition import compose
     from precflow.config.overrides import expand_sweep
 

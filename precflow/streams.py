@@ -2,6 +2,9 @@
 
 Names of recipes, modules and files may come from strangers. Printed as they are, they could move the cursor over a verdict or
 change its colour.
+
+A terminal breaks a long line in the middle of a word. So text for people is folded between words here, whoever wrote it, to the
+width that the terminal has. Files and pipes get lines as they are.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import json
 import os
 import re
 import sys
+import threading
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +25,18 @@ from precflow.agent import redaction
 
 _NOBODY_READS = {errno.EPIPE, errno.EBADF, errno.ESHUTDOWN}  # the reader left, or the stream is closed: not a lost answer
 _BEYOND_ASCII = re.compile("[\x7f-\U0010ffff]")
+_WIDE = 88  # columns of a terminal that does not say how many it has
+_LEAST = 20  # columns beside which a text is folded; with less room it continues below
+_COLUMN_GAP = 3  # spaces; two of them stand before a command inside of a sentence
+_INDENT = 3  # columns by which a continued line is further in
+# What is copied into a shell stays one line: half a command would run something else.
+_COMMAND = re.compile(r"(?:precflow|pip|python\d?|eval|mv|cp|cd|export) \S")
+_WIDE = 88  # columns of a terminal that does not say how many it has
+_LEAST = 20  # columns beside which a text is folded; with less room it continues below
+_COLUMN_GAP = 3  # spaces; two of them stand before a command inside of a sentence
+_INDENT = 3  # columns by which a continued line is further in
+# What is copied into a shell stays one line: half a command would run something else.
+_COMMAND = re.compile(r"(?:precflow|pip|python\d?|eval|mv|cp|cd|export|\$) \S")
 
 
 def printable(text: str) -> str:
@@ -54,21 +70,135 @@ def _escape(found: re.Match[str]) -> str:
     return letter if letter.isprintable() or unicodedata.category(letter) == "Zs" else json.dumps(letter)[1:-1]
 
 
+def count_cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes; a wide letter, such as a Chinese one, takes two."""
+    if text.isascii():
+        return len(text)
+    # Unicode's classes W (wide) and F (full width) take two columns, all others one.
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def measure_terminal(stream: TextIO) -> int:
+    """Return the columns of the terminal behind a stream; 0 if it is none. ``COLUMNS`` wins over the terminal's own answer."""
+    if not stream.isatty():
+        return 0
+    wanted = os.environ.get("COLUMNS", "")
+    try:
+        columns = int(wanted) if wanted.isdigit() else os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return _WIDE
+    return columns or _WIDE  # a terminal that does not know its width reports 0
+
+
+def fold(text: str, columns: int) -> str:
+    """Return text whose lines are broken between words, so that they fit into some columns; 0 columns leave it as it is.
+
+    What stands behind a gap of several spaces, as in a table, is continued below its own beginning. A word that is too long,
+    such as a path, and a command to copy stay whole.
+
+    >>> print(fold("   plan      what a run would do, and why it would do that", 40))
+       plan      what a run would do, and
+                 why it would do that
+    """
+    return "\n".join(part for line in text.split("\n") for part in _fold_line(line, columns)) if columns else text
+
+
+def _fold_line(line: str, columns: int) -> list[str]:
+    if count_cells(line) <= columns:
+        return [line]
+    margin = len(line) - len(line.lstrip(" "))
+    inner, hang, parts = margin + _INDENT, 0, [" " * margin]
+    for gap, piece in _split_pieces(line.strip(" ")):
+        if len(gap) >= _COLUMN_GAP and not hang:
+            column = count_cells(parts[-1] + gap)
+            hang = column if len(parts) == 1 and column <= columns - _LEAST else inner
+        if not parts[-1].strip() or count_cells(parts[-1] + gap + piece) <= columns:
+            parts[-1] += gap + piece
+        else:
+            indent = hang if hang and count_cells(piece) <= columns - hang else inner
+            parts.append(" " * indent + piece)
+    return parts
+
+
+def _split_pieces(line: str) -> Iterator[tuple[str, str]]:
+    """Yield the words of a line, each with the gap before it; a command is one word."""
+    for gap, cell in re.findall(r"(^| {2,})(\S+(?: \S+)*)", line):
+        if _COMMAND.match(cell):
+            yield gap, cell
+            continue
+        for number, word in enumerate(cell.split(" ")):
+            yield " " if number else gap, word
+
+
 def say(text: str) -> None:
     """Print text for people on stderr, with a line end added."""
-    _put(sys.stderr, printable_lines(redaction.redact_text(text.rstrip("\n"))) + "\n")
-    sys.stderr.flush()
+    with live_line.away():
+        _put(sys.stderr, _fit(sys.stderr, printable_lines(redaction.redact_text(text.rstrip("\n")))) + "\n")
+        sys.stderr.flush()
 
 
-def write(text: str, *, styled: bool = False) -> None:
+def write(text: str, *, styled: bool = False, folded: bool = True) -> None:
     """Print the answer on stdout; characters that the terminal cannot show are replaced.
 
     Args:
         text: Lines, without the last line end.
         styled: The text has precflow's own colour codes; the caller has made everything else in it printable.
+        folded: It is for people; a terminal gets it in lines that fit.
     """
     text = redaction.redact_text(text)
-    _put(sys.stdout, (text if styled else printable_lines(text)) + "\n")
+    shown = text if styled else printable_lines(text)
+    _put(sys.stdout, (_fit(sys.stdout, shown) if folded and not styled else shown) + "\n")
+
+
+def _fit(stream: TextIO, text: str) -> str:
+    return fold(text, measure_terminal(stream))
+
+
+def is_lively(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal on which a line can be drawn again."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class LiveLine:
+    """The last line of a terminal, which is drawn over and over, such as a bar; everything that is said goes above it.
+
+    It is drawn with spaces and a carriage return, without a single escape code.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._shown = 0  # columns
+
+    def show(self, text: str) -> None:
+        """Show a line if stderr is a terminal that can take it back."""
+        if is_lively(sys.stderr):
+            self.draw(f" {text}")
+
+    def draw(self, text: str) -> None:
+        """Show a line in place of the one before; one that the terminal has no room for would stay."""
+        shown = printable(redaction.redact_text(text))
+        with self._lock:
+            width = count_cells(shown)
+            _put(sys.stderr, f"\r{shown}{' ' * (self._shown - width)}")
+            self._shown = width
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Take the line away."""
+        with self._lock:
+            if self._shown:
+                _put(sys.stderr, f"\r{' ' * self._shown}\r")
+                self._shown = 0
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Take the line away while something else is printed; whoever draws it does so again."""
+        with self._lock:
+            self.clear()
+            yield
+
+
+live_line = LiveLine()
 
 
 def write_json(value: Any) -> None:

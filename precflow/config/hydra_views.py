@@ -74,7 +74,7 @@ def complete_word(arguments: Sequence[str], verbs: Mapping[str, bool] | None = N
     if typed.split(" ")[-1].startswith("+"):
         # The shell compares each completion with the word that was typed, which has a plus.
         completions = " ".join(f"+{word}" for word in completions.split())
-    write(completions.removesuffix("\n"))
+    write(completions.removesuffix("\n"), folded=False)
     return code
 
 

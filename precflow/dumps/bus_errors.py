@@ -40,6 +40,6 @@ def explain_bus_errors() -> None:
 
 def _leave(_: int) -> None:
     # Only os.write and os._exit: the process may have been stopped anywhere, so buffered output and cleanup are not safe here.
-    shown = "\x1b[?25h\n" if os.isatty(2) else ""  # a spinner has hidden the cursor
+    shown = "\n" if os.isatty(2) else ""  # behind the bar of a run
     os.write(2, f"{shown}{MESSAGE}".encode())
     os._exit(EXIT_CODE)

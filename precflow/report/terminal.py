@@ -6,7 +6,6 @@ At most 20 lines, as wide as the terminal. ``render_summary`` puts the lines tog
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
+from precflow import streams
 from precflow.diagnosis.advice.whatif import describe, explain
 from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
@@ -23,9 +23,9 @@ from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import curves, highlights, wording
 from precflow.report.model import ReportModel, Row, SideView
 
-NARROWEST, WIDEST = 60, 88  # columns; a narrower terminal breaks the lines itself
-USUAL = 80  # columns
-LINES, MORE_LINES = 20, 28  # most lines; the second on a screen narrower than USUAL, where texts need more lines
+NARROWEST, WIDEST = 40, 88  # columns; a narrower terminal breaks the lines itself
+USUAL, _NARROW_SCREEN = 80, 60  # columns
+LINES = {80: 20, 60: 28, 0: 40}  # columns -> most lines: on a narrower screen texts need more of them
 _PAGE = "report.html"
 _OPERATORS = 3  # of which the summary says how many records failed
 _RARE = frozenset(
@@ -59,18 +59,8 @@ class _Amount:
 
 
 def count_columns(stream: TextIO) -> int:
-    """Return how wide a summary on this stream is: as wide as its terminal, within bounds; the widest if it is no terminal.
-
-    The environment variable ``COLUMNS`` wins over the terminal's own answer, as in other programs.
-    """
-    if not stream.isatty():
-        return WIDEST
-    wanted = os.environ.get("COLUMNS", "")
-    try:
-        columns = int(wanted) if wanted.isdigit() else os.get_terminal_size(stream.fileno()).columns
-    except OSError:
-        return WIDEST
-    return min(WIDEST, max(NARROWEST, columns or WIDEST))  # a terminal that does not know its width reports 0
+    """Return how wide a summary on this stream is: as wide as its terminal, within bounds; the widest if it is no terminal."""
+    return min(WIDEST, max(NARROWEST, streams.measure_terminal(stream) or WIDEST))
 
 
 def render_summary(  # noqa: PLR0913  the model knows nothing of how this run ended and of the screen
@@ -98,7 +88,8 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     foot = [*_render_report_path(report_path, columns), f"   exit {exit_code}"]
     sides = " -> ".join(_describe_side(view) for view in model.sides)
     behind = f" · {sides} · {wording.duration(model.seconds)}"
-    head = [f" {_shorten(model.recipe, min(40, max(12, columns - 1 - cell_len(behind))))}{behind}"]
+    title = f"{_shorten(model.recipe, min(40, max(12, columns - 1 - cell_len(behind))))}{behind}"
+    head = [f" {part}" for part in _break_lines(title, columns - 1, 3)]
     if kept:
         head.append(f"   nothing was computed: everything is kept from run {model.run}")
     if reference_age:
@@ -108,7 +99,7 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     unseen = [line for text in model.verdict.unseen for line in _break_lines(wording.printable(text), columns - 3, 3)]
     head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in (*phases, *unseen)), ""]
     tried = _render_whatifs(model, columns)
-    room = (LINES if columns >= USUAL else MORE_LINES) - len(head) - len(foot) - 1 - len(tried)
+    room = next(most for least, most in LINES.items() if columns >= least) - len(head) - len(foot) - 1 - len(tried)
     command = _render_command(model, columns, ascii_only=ascii_only)
     body: list[str] = []
     # The command is worth more than a second finding, so every amount is tried with it before any without it.
@@ -404,7 +395,7 @@ def _render_record(label: str, row: Row, behind: str, columns: int) -> list[str]
     beside = room - cell_len(value) - 3
     if beside >= min(_LEAST_NAME, cell_len(name)):
         return [f"   {label:<12}{_shorten(name, beside)}   {value}"]
-    return [f"   {label:<12}{_shorten(name, room)}", *(_INDENT + line for line in _break_lines(value, room, 2))]
+    return [f"   {label:<12}{_shorten(name, room)}", *(_INDENT + line for line in _break_lines(value, room, 4))]
 
 
 def _shorten(text: str, columns: int) -> str:
@@ -416,18 +407,26 @@ def _shorten(text: str, columns: int) -> str:
 
 
 def _render_labelled(label: str, text: str, columns: int, most: int = 2) -> list[str]:
-    """Return a label with its text beside it in at most ``most`` lines."""
-    lines = _break_lines(wording.printable(text), columns - len(_INDENT), most)
+    """Return a label with its text beside it in at most ``most`` lines, twice as many on a narrow screen."""
+    lines = _break_lines(wording.printable(text), columns - len(_INDENT), most if columns >= _NARROW_SCREEN else 2 * most)
     return [f"   {label:<12}{lines[0]}", *(_INDENT + line for line in lines[1:])]
 
 
 def _break_lines(text: str, width: int, most: int) -> list[str]:
     """Return text in lines of at most ``width`` columns, broken at gaps of three spaces if it has any, else at any space."""
     lines = [""]
-    for word in re.findall(r"(?:\S| (?=\S))+\s*" if "   " in text else r"\S+\s*", text) or [""]:
-        if lines[-1] and cell_len(lines[-1] + word.rstrip()) > width:
+    for piece in _find_pieces(text, width):
+        if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:
             lines.append("")
-        lines[-1] += word
+        lines[-1] += piece
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1].rstrip() + " …"]
     return [line.rstrip() for line in lines]
+
+
+def _find_pieces(text: str, width: int) -> list[str]:
+    """Return what is not broken: parts between gaps of three spaces, if there are any and they fit, else words."""
+    parts = re.findall(r"(?:\S| (?=\S))+\s*", text) if "   " in text else [text]
+    whole = len(parts) > 1
+    pieces = [[part] if whole and cell_len(part.rstrip()) <= width else re.findall(r"\S+\s*", part) for part in parts]
+    return [piece for few in pieces for piece in few] or [""]

@@ -24,6 +24,7 @@ from precflow.report.tables import refuse_missing
 from precflow.report.terminal import count_columns, render_summary
 from precflow.run import at_once, progress, publication, steps
 from precflow.run.at_once import Beside
+from precflow.run.forecast import Forecast
 from precflow.run.jobs import make_job
 from precflow.run.manifest import RunEntry
 from precflow.run.steps import Agenda
@@ -140,8 +141,8 @@ def _make_stages(  # noqa: PLR0913  each is a fact of its own
     """
     tell = progress.choose(job.config.output, job.config.recipe, ci=job.ci)
     job = replace(job, say=tell.say, advance=tell.advance)
-    agenda = Agenda(job, where)
-    for stage in agenda:
+    agenda, forecast = Agenda(job, where), Forecast(job, where)
+    for number, stage in enumerate(agenda):
         # The content of these belongs to the stage's key, so it has to be here before it is known whether the stage is kept.
         done.update({name: _bring(done[name], where, tell) for name in stage.scope_needs if name in done})
         begun = beside.find(stage.name)
@@ -162,6 +163,8 @@ def _make_stages(  # noqa: PLR0913  each is a fact of its own
         if step.state == "run":
             done.update({name: _bring(done[name], where, tell) for name in stage.needs})
             _begin_beside(beside, step, agenda.following, job, where, done)
+        runs = step.state == "run"
+        tell.expect(number, forecast.look_ahead(stage, agenda.left, done) if runs else [None] * (1 + len(agenda.left)))
         began = beside.began if begun else time.monotonic()
         with tell.working(stage.label, stage.side):
             sealed = step.sealed or (beside.take() if begun else _make(step, job, where, done))
@@ -172,6 +175,8 @@ def _make_stages(  # noqa: PLR0913  each is a fact of its own
         mark_used(sealed)
         note()
         seconds = time.monotonic() - began
+        if runs:
+            forecast.learn(stage, seconds)
         text = sealed.note
         if step.state != "run" and stage.kind == "dump" and (age := wording.describe_age(time.time() - sealed.finished)):
             text = f"{text}, made {age}"

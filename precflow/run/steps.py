@@ -125,6 +125,11 @@ class Agenda:
         """The instance that comes next, as far as is known; ``None`` behind the last one."""
         return self._left[0] if self._left else None
 
+    @property
+    def left(self) -> Sequence[Stage]:
+        """The instances that come, as far as is known."""
+        return tuple(self._left)
+
     def learn(self, stage: Stage, sealed: Sealed) -> None:
         """Take a finished instance into account: a region that needs no second pass ends the capture."""
         if stage.name == region.NAME and not region.read_scope(sealed.folder).needed:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from precflow.config import command_line
 from precflow.errors import ConfigError, PrecflowError
-from precflow.streams import printable, say, write
+from precflow.streams import count_cells, printable, say, write
 from precflow.streams import write_json as print_json
 
 if TYPE_CHECKING:
@@ -147,13 +146,8 @@ def error_as_json(error: PrecflowError) -> dict[str, Any]:
 def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as text in aligned columns; a wide character, such as a Chinese one, takes two places."""
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(_count_columns(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    widths = [max(count_cells(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     lines = (
-        "   ".join(cell + " " * (width - _count_columns(cell)) for cell, width in zip(row, widths, strict=True)) for row in rows
+        "   ".join(cell + " " * (width - count_cells(cell)) for cell, width in zip(row, widths, strict=True)) for row in rows
     )
     return "\n".join(f" {line.rstrip()}" for line in lines)
-
-
-def _count_columns(text: str) -> int:
-    # Unicode's classes W (wide) and F (full width) take two columns of a terminal, all others one.
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)

@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--markdown", action="store_true", help="all keys as the page docs/keys.md")
     chosen = options.parse_args(arguments)
     if chosen.markdown:
-        write(format_page())
+        write(format_page(), folded=False)
         return 0
     explained = [explain(chosen.key)] if chosen.key else list_sections()
     if chosen.json:

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     workload, secrets = redaction.take_out(request["workload"], "workload")
     text = json.dumps({**request, "workload": workload}, indent=1)  # ASCII: whatever the terminal shows, the file reads back
     if chosen.to is None:
-        write(text)
+        write(text, folded=False)
     else:
         try:
             chosen.to.write_text(text + "\n", encoding="utf-8")

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
         if list(chosen.words) != ["rule"]:
             raise ConfigError("--markdown is for all rules", next_step="precflow show rule --markdown")
-        write(render_all(resources.directory("conf") / "rule").rstrip())
+        write(render_all(resources.directory("conf") / "rule").rstrip(), folded=False)
         return 0
     if _RULE.fullmatch(chosen.words[0]):
         return _show_rule(chosen.words, chosen.config_dir, as_json=chosen.json)
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         if chosen.json:
             print_json({"group": document.group, "name": document.name, "file": file, "data": document.data})
         else:
-            write(f"# {file}\n{document.path.read_text(encoding='utf-8', errors='replace').rstrip()}")
+            write(f"# {file}\n{document.path.read_text(encoding='utf-8', errors='replace').rstrip()}", folded=False)
         return 0
     overrides, section = as_overrides(chosen.words)
     composed = compose(overrides, config_dirs=chosen.config_dir, complete=False)
@@ -70,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     write(
         "\n".join(f"{on}{place:>{width}}{off}  {printable(line)}" for place, (_, line) in zip(places, rows, strict=True)),
         styled=colour,
+        folded=False,
     )
     return 0
 
