@@ -19,7 +19,7 @@ class Measure:
 
     Attributes:
         record: Identity text.
-        name: ``module / operator`` as screens show it.
+        name: The name that screens show (``record_names.name_record``); no two records of a run have the same.
         module: Module path.
         operator: Canonical name, ``""`` for the module itself.
         level: ``module`` or ``api``.

@@ -6,7 +6,6 @@ on a side would shift all later ones.
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -126,7 +125,7 @@ def _name_record(record: Record, call: Call) -> dict[str, Any]:
     """Return the attributes of a measure that name the record and its call."""
     return {
         "record": record.text,
-        "name": sys.intern(call.name),
+        "name": record.name,
         "module": call.module,
         "operator": call.operator,
         "level": call.level,

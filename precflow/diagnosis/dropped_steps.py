@@ -39,7 +39,7 @@ class FirstBroken:
     @property
     def text(self) -> str:
         """Place, number and step in words."""
-        return f"{self.producer.text} in step {self.call.step}"
+        return self.producer.text if self.call.step else f"{self.producer.text} in step 0"  # a name tells any other step
 
 
 def find_first_broken(reference: Readable, target: Readable) -> FirstBroken | None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from precflow.agent.contract import module_text, parse_identity
+from precflow.agent.contract import GRADIENT, OPTIMIZER, ROOT_MODULE, module_text, parse_identity
 from precflow.dumps.header import Header
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call, Record
@@ -75,7 +75,7 @@ def find_matching(dump: Dump, pattern: str) -> list[FoundRecord]:
             ``module / operator``. A text without these characters may be any part of the two.
     """
     covers = re.compile(translate(pattern if is_pattern(pattern) else f"*{pattern}*")).match
-    return [found for found in list_records(dump) if covers(found.text) or covers(found.call.name)]
+    return [found for found in list_records(dump) if any(map(covers, (found.text, found.call.place, found.record.name)))]
 
 
 def is_pattern(text: str) -> bool:
@@ -91,7 +91,8 @@ def find(dump: Dump, text: str) -> FoundRecord:
     """Return the one record that a text refers to.
 
     The text is an identity or a short form of one: ``encoder.mlp/linear.0`` or ``encoder.mlp / linear`` for the only output of
-    that call, ``encoder.mlp`` for the only output of the module, or of an operator in it. If several records share an identity,
+    that call, ``encoder.mlp`` for the only output of the module, or of an operator in it. The name that screens show of a
+    record means that one: ``encoder.mlp / linear`` is the first of several. If several records share an identity,
     ``IDENTITY#2`` is the second of them. A pattern may be used if it matches a single record.
 
     Raises:
@@ -99,7 +100,7 @@ def find(dump: Dump, text: str) -> FoundRecord:
     """
     records = list(list_records(dump))
     # From the most exact meaning to the loosest; the first that finds anything decides.
-    for meant in (_find_exact, _find_numbered, _find_by_short_name, _find_inside, _find_covered):
+    for meant in (_find_exact, _find_numbered, _find_named, _find_by_short_name, _find_inside, _find_covered):
         found = meant(records, text)
         if len(found) == 1:
             return found[0]
@@ -188,13 +189,19 @@ def _find_identical(records: Sequence[FoundRecord], text: str) -> list[FoundReco
     return [found for found in records if found.record.identity == identity and found.text == text]
 
 
+def _find_named(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
+    """Return the records that screens show by this name."""
+    # Parameters of the model itself are shown without a module.
+    own = [found for found in records if found.call.module == ROOT_MODULE and found.call.phase in {GRADIENT, OPTIMIZER}]
+    return [found for found in (*_find_in_module(records, text), *own) if found.record.name == text]
+
+
 def _find_by_short_name(records: Sequence[FoundRecord], text: str) -> list[FoundRecord]:
     """Return the outputs of the calls that a text names, those of the forward phase if there are any, else the inputs."""
     called = []
     for found in _find_in_module(records, text):
-        call, module = found.call, module_text(found.call.module, found.call.call)
-        plain = f"{module} / {call.operator}" if call.operator else module  # without ordinal and phase
-        if text in {found.name, call.name, plain, plain.replace(" / ", "/")}:
+        call = found.call
+        if text in {found.name, call.name, call.place, call.place.replace(" / ", "/")}:
             called.append(found)
     outputs = [found for found in called if found.record.whose.role == "output"]
     forward = [found for found in outputs if found.call.phase == "forward"]

@@ -12,7 +12,8 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from precflow.agent.contract import Identity, identity_text, module_text
+from precflow.agent.contract import Identity, identity_text
+from precflow.dumps.record_names import name_call, name_place, name_record
 
 LARGEST_SUM = 10**300  # of integers: float64 ends at 1.8e308, and no tensor has a sum near it
 
@@ -166,6 +167,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         """The identity as one line of text."""
         return identity_text(self.identity)
 
+    @property
+    def name(self) -> str:
+        """The name shown to users (``record_names.name_record``)."""
+        return name_record(self.identity)
+
 
 class Call(msgspec.Struct, frozen=True, gc=False):
     """One call of a module or an operator, with its tensors.
@@ -210,7 +216,13 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """The name shown to users: ``module / operator``, or only the module, followed by the phase unless it is forward."""
-        place = module_text(self.module, self.call)
-        shown = f"{place} / {self.operator}" if self.operator else place
-        return shown if self.phase == "forward" else f"{shown} ({self.phase})"
+        """The name shown to users (``record_names.name_call``)."""
+        index = self.outputs[0].index if self.outputs else ""
+        return name_call(
+            Identity(self.module, self.call, self.operator, self.ordinal, self.phase, "output", index, self.step, self.rank)
+        )
+
+    @property
+    def place(self) -> str:
+        """``module / operator``, or only the module: the name without number, phase, step and rank."""
+        return name_place(self.module, self.call, self.operator)

@@ -22,7 +22,8 @@ def matches(measure: Measure, pattern: str, phase: str = "") -> bool:
     if phase not in ("", measure.phase):
         return False
     module = measure.module if measure.module != ROOT_MODULE else module_text(ROOT_MODULE)
-    shown = measure.name.removesuffix(f" ({measure.phase})")
+    owner = measure.record.partition("/")[0]  # with the number of its call: "layers.0~1"
+    shown = f"{owner} / {measure.operator}" if measure.operator else owner
     # The root module has no path (""); it is matched by the name that screens show. People write "fc/linear" as well as
     # "fc / linear".
     names = {module, shown, shown.replace(" / ", "/")}

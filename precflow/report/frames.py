@@ -18,6 +18,7 @@ from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.findings import CERTAINTIES, Finding
+from precflow.dumps.record_names import split_parameter
 from precflow.metrics import find_metric
 from precflow.report.highlights import SEVERITY
 from precflow.report.model import GroupRow
@@ -155,7 +156,7 @@ def _split_identities(measures: Sequence[Measure]) -> dict[str, Any]:
     """
     places = [_parse_place(_cut_module(measure)) if measure.phase else _NOWHERE for measure in measures]
     owners = [measure.module or "(model)" if measure.phase else "" for measure in measures]
-    owned = [name.index.partition(".") if name.phase in {"gradient", "optimizer"} else ("", "", "") for name in places]
+    owned = [split_parameter(place) for place in places]
     return {
         "step": np.array([name.step for name in places], np.int64),
         "rank": np.array([name.rank for name in places], np.int64),
@@ -167,10 +168,10 @@ def _split_identities(measures: Sequence[Measure]) -> dict[str, Any]:
         "parameter": _categories(
             [
                 f"{measure.module}.{own}" if own and measure.module else own
-                for measure, (own, _, _) in zip(measures, owned, strict=True)
+                for measure, (own, _) in zip(measures, owned, strict=True)
             ]
         ),
-        "state": _categories([state for _, _, state in owned]),
+        "state": _categories([state for _, state in owned]),
     }
 
 

@@ -58,6 +58,7 @@ def render(model: ReportModel) -> str:
         unpaired=highlights.count_unpaired(model),
         roles=highlights.count_roles(model),
         closest=highlights.find_closest_row(page),
+        uses=_describe_suspects(model),
         closest_records=record_details.render(page, templates),
         failing=sum(verdict.counts.get(status, 0) for status in MISALIGNED_STATUSES),
         first_rows=highlights.find_first_rows(page, FIRST_ROWS),
@@ -85,6 +86,15 @@ def render(model: ReportModel) -> str:
         severity=highlights.SEVERITY,
         kinds=wording.STATUS_COLOURS,
     )
+
+
+def _describe_suspects(model: ReportModel) -> dict[str, str]:
+    """Return the condition that decides each suspect's record; ``""`` where none does, or where no number is known for sure."""
+    uses = dict.fromkeys((suspect.record for suspect in model.region.suspects), "")
+    for row in model.rows:
+        if row.measure.record in uses and row.judged.status != "undecided":
+            uses[row.measure.record] = wording.describe_use(row.judged)
+    return uses
 
 
 def inline_sources(templates: jinja2.Environment, folder: str, names: tuple[str, ...]) -> Markup:

@@ -131,7 +131,7 @@ def _make_module_case(name: str, rows: Sequence[Row]) -> Case:
 
 def _list_reasons(bad: Sequence[Row]) -> Iterable[str]:
     for row in sorted(bad, key=lambda row: row.role != "introduces")[:_SHOWN]:
-        yield f"{row.measure.record}: {wording.words(row.judged.status)}, {row.judged.reason or row.measure.reason or row.role}"
+        yield f"{row.measure.name}: {wording.words(row.judged.status)}, {row.judged.reason or row.measure.reason or row.role}"
     if len(bad) > _SHOWN:
         yield f"and {wording.count(len(bad) - _SHOWN)} more in the report"
 

@@ -32,7 +32,7 @@ def load_templates() -> jinja2.Environment:
         "count": wording.count,
         "plural": wording.plural,
         "share": wording.share,
-        "used": wording.used,
+        "use": wording.describe_use,
         "factor": wording.factor,
         "of_limit": groups.describe_share,
         "duration": wording.duration,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -227,8 +227,7 @@ def _render_aligned(model: ReportModel, columns: int, amount: _Amount) -> list[s
         )
     closest = highlights.find_closest_row(model)
     if closest is not None:
-        behind = wording.used(closest.judged.ratio) + wording.describe_floor(closest.judged.floor)
-        lines += _render_record("closest", closest, behind, columns)
+        lines += _render_record("closest", closest, columns, whole=True)
     for warning in model.verdict.warnings[:2]:
         lines += _render_labelled("warning", warning, columns)
     if model.findings:
@@ -256,8 +255,7 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
     lines += _render_curves(model, columns)
     worst = highlights.find_furthest_row(model)
     if worst is not None:
-        floor = wording.describe_floor(worst.judged.floor)
-        lines += _render_record("worst", worst, f"(limit {wording.number(worst.judged.limit)}{floor})", columns)
+        lines += _render_record("worst", worst, columns, whole=False)
     return lines
 
 
@@ -387,15 +385,27 @@ def describe_standards(model: ReportModel) -> str:
     return "   ".join(outcomes) or "none"
 
 
-def _render_record(label: str, row: Row, behind: str, columns: int) -> list[str]:
-    """Return a record with its value on one line; its name is shortened to fit, or gets a line of its own."""
-    value = f"{row.judged.metric} {wording.number(row.judged.value)}   {behind}"
+def _render_record(label: str, row: Row, columns: int, *, whole: bool) -> list[str]:
+    """Return a record with what decides it on one line; its name is shortened to fit, or gets a line of its own.
+
+    Args:
+        label: What is shown of it.
+        row: The record.
+        columns: Width of the screen.
+        whole: Two lines are better than no share of its limit.
+    """
     name = wording.printable(row.measure.name)
     room = columns - len(_INDENT)
-    beside = room - cell_len(value) - 3
-    if beside >= min(_LEAST_NAME, cell_len(name)):
-        return [f"   {label:<12}{_shorten(name, beside)}   {value}"]
-    return [f"   {label:<12}{_shorten(name, room)}", *(_INDENT + line for line in _break_lines(value, room, 4))]
+    full = wording.describe_use(row.judged)
+    short = wording.describe_use(replace(row.judged, floor=None))  # what is left out stands in the report
+    for value in (full, short, *(() if whole else (wording.describe_value(row.judged),))):
+        beside = room - cell_len(value) - 3
+        if beside >= min(_LEAST_NAME, cell_len(name)):
+            return [f"   {label:<12}{_shorten(name, beside)}   {value}"]
+    return [
+        f"   {label:<12}{_shorten(name, room)}",
+        *(_INDENT + line for line in _break_lines(full, room, 4)),
+    ]
 
 
 def _shorten(text: str, columns: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from precflow import streams
 from precflow.environment.changes import describe_changes
-from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Verdict
+from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged, Verdict
 from precflow.report.model import Row
 
 VERDICT_SYMBOLS: Mapping[str, str] = {"aligned": "✓", "misaligned": "✗", "inconclusive": "?"}
@@ -247,6 +247,33 @@ def used(ratio: float) -> str:
     if ratio <= 2 or not math.isfinite(ratio):
         return f"{share(ratio)} of its limit"
     return f"{number(ratio)} times its limit"
+
+
+def describe_use(judged: Judged) -> str:
+    """Return the condition that decides a record: metric, value, how much of the limit is used, the limit, the noise floor.
+
+    Every screen and page says it in these words, so that a factor is never without its metric and its limit.
+
+    >>> describe_use(Judged("x", "fail", "relative_l2", 1e-2, 1e-5, 1000.0, floor=3e-6))
+    'relative_l2 1e-2, 1 000 times its limit 1e-5, noise floor 3e-6'
+    >>> describe_use(Judged("x", "shape")), describe_use(Judged("x", "fail", "bitwise_equal", 0.0, 1.0, math.inf))
+    ('', 'bitwise_equal 0, limit 1')
+    """
+    if not judged.metric:
+        return ""
+    if not math.isfinite(judged.ratio):
+        return describe_value(judged)
+    share_of = f"{used(judged.ratio)} {number(judged.limit)}"
+    return f"{judged.metric} {number(judged.value)}, {share_of}{describe_floor(judged.floor)}"
+
+
+def describe_value(judged: Judged) -> str:
+    """Return the condition that decides a record where room is short: its metric, its value and its limit.
+
+    >>> describe_value(Judged("x", "fail", "relative_l2", 1e-2, 1e-5, 1000.0))
+    'relative_l2 1e-2, limit 1e-5'
+    """
+    return f"{judged.metric} {number(judged.value)}, limit {number(judged.limit)}"
 
 
 def duration(seconds: float) -> str:

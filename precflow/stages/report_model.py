@@ -20,7 +20,7 @@ from precflow.config.schema import SIDES
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.examined import choose_examined
-from precflow.diagnosis.findings import Finding, Region
+from precflow.diagnosis.findings import Finding, Region, Suspect
 from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState
@@ -112,7 +112,11 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         command=command,
         sides=tuple(_describe_side(name, header) for name, header in headers),
         verdict=verdict,
-        region=replace(region, notes=(*region.notes, *_describe_unexamined(region))),
+        region=replace(
+            region,
+            suspects=_with_shown_ratios(region, judged),
+            notes=(*region.notes, *_describe_unexamined(region)),
+        ),
         findings=tuple(findings),
         rows=rows,
         differences=differences,
@@ -142,6 +146,16 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
         groups=group_rows(rows),
         details=() if detailed is None else detail_worst(*detailed, rows),
     )
+
+
+def _with_shown_ratios(region: Region, judged: Sequence[Judged]) -> tuple[Suspect, ...]:
+    """Return the suspects with the share of its limit that the record of each uses: what every table says of that record.
+
+    The diagnosis ranks an operator by the error that it introduces itself, whose limit is another.
+    """
+    records = {suspect.record for suspect in region.suspects}
+    shown = {one.record: one.ratio for one in judged if one.record in records and one.metric}
+    return tuple(replace(suspect, ratio=shown.get(suspect.record, suspect.ratio)) for suspect in region.suspects)
 
 
 def _describe_unexamined(region: Region) -> list[str]:

@@ -158,7 +158,7 @@ def _record_as_json(view: RecordView) -> dict[str, Any]:
     statistics = record.statistics
     return {
         **overview.to_plain([view.found])[0],
-        "name": call.name,
+        "name": record.name,
         "class": call.class_name,
         "order": call.order,
         "weight": record.weight,

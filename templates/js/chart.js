@@ -168,8 +168,8 @@ const drawChart = () => {
     if (place === null || !places[place]) return;
     const [x, y, row] = places[place];
     const error = `${data.chart.metric} ${number(metric(data.chart.metric, row))}`;
-    const limit = decided(row) ? `, ${used(figure("ratio", row))}` : "";
-    tip.replaceChildren(element("b", {}, shortened(word("name", row), 90)), `${words(word("status", row))}, ${word("role", row)}: ${error}${limit}`);
+    const decision = decided(row) ? use(row) : "";
+    tip.replaceChildren(element("b", {}, shortened(word("name", row), 90)), `${words(word("status", row))}, ${word("role", row)}: ${decision.startsWith(error) ? decision : [error, decision].filter(Boolean).join("; ")}`);
     tip.style.left = Math.max(0, Math.min(x + 14, box.width - tip.offsetWidth - 4)) + "px";
     tip.style.top = (y + 16 + tip.offsetHeight > box.height ? Math.max(0, y - tip.offsetHeight - 14) : y + 16) + "px";
   };

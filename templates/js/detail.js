@@ -20,10 +20,8 @@ const drawDetail = () => {
 
   const metrics = (row) => {
     const decides = word("metric", row);
-    const limit = () => `${decides} ${decided(row) ? number(figure("value", row)) : "not decided"}, ` +
-      `limit ${data.atLeast.includes(decides) ? "at least" : "at most"} ${number(figure("limit", row))} (${word("standard", row)}` +
-      (data.columns.floor[row] === null ? ")" : `, noise floor ${number(figure("floor", row))})`) +
-      (decided(row) ? `: ${used(figure("ratio", row))}` : "");
+    const limit = () => (decided(row) ? use(row) : `${decides} not decided, limit ${number(figure("limit", row))}`) +
+      ` (${data.atLeast.includes(decides) ? "at least" : "at most"}, ${word("standard", row)})`;
     const lines = Object.keys(data.metrics).filter((name) => metric(name, row) !== null).map((name) =>
       element("tr", { class: name === decides ? "deciding" : null }, head(name), element("td", { class: "figure" }, number(metric(name, row)))));
     if (!lines.length) return [element("p", { class: "soft" }, "No metric can be had for this record.")];

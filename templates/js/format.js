@@ -29,6 +29,13 @@ const moderate = (ratio) => ratio <= 2 || !Number.isFinite(ratio);
 const factor = (ratio) => (moderate(ratio) ? share(ratio) : number(ratio) + " ×");
 const used = (ratio) => (moderate(ratio) ? share(ratio) + " of its limit" : number(ratio) + " times its limit");
 
+// The condition that decides a record, as `describe_use` of wording.py says it.
+const use = (row) => {
+  const ratio = figure("ratio", row);
+  const floor = data.columns.floor[row] === null ? "" : `, noise floor ${number(figure("floor", row))}`;
+  return `${word("metric", row)} ${number(figure("value", row))}, ${Number.isFinite(ratio) ? used(ratio) : "limit"} ${number(figure("limit", row))}${floor}`;
+};
+
 const words = (name) => name.replaceAll("_", " ");
 
 // A name that may break behind its dots and slashes, as `breakable` of precflow/report/templating.py writes it.

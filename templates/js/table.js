@@ -24,7 +24,9 @@ const drawTable = () => {
       cell(null, "name", button),
       cell("status", null, statusTag(word("status", row))),
       cell("role", "role-" + word("role", row), drawn(row) ? word("role", row) : ""),
-      cell("of its limit", "figure", decided(row) ? factor(figure("ratio", row)) : "–"),
+      decided(row)
+        ? element("td", { role: "cell", class: "figure", "data-label": "of its limit", title: use(row) }, factor(figure("ratio", row)), element("br"), element("small", { class: "soft" }, ...breakable(word("metric", row), /(?<=_)/)))
+        : cell("of its limit", "figure", "–"),
       ...data.shown.map((name) => cell(name, "figure", number(metric(name, row)))),
     ];
     return element("tr", { role: "row", "data-row": row, class: row === view.record ? "selected" : null, onclick: open }, ...cells);

@@ -57,12 +57,15 @@ def test_it_comes_after_what_the_other_ranks_gave(two_ranks):
 
 def test_the_rank_that_errs_is_named_and_the_others_inherit(two_ranks, judge_calls):
     names = ("mul@1", "all_reduce@0", "all_reduce@1", "tanh@0", "tanh@1", "module@0", "module@1")
-    assert suspects(two_ranks, judge_calls, *names) == [("fc / mul", "on rank 1")]
+    assert suspects(two_ranks, judge_calls, *names) == [("fc / mul (rank 1)", "on rank 1")]
 
 
 def test_a_collective_whose_inputs_agree_on_every_rank_is_the_suspect(two_ranks, judge_calls):
     names = ("all_reduce@0", "all_reduce@1", "tanh@0", "tanh@1", "module@0", "module@1")
-    assert suspects(two_ranks, judge_calls, *names) == [("fc / all_reduce", "on rank 0"), ("fc / all_reduce", "on rank 1")]
+    assert suspects(two_ranks, judge_calls, *names) == [
+        ("fc / all_reduce", "on rank 0"),
+        ("fc / all_reduce (rank 1)", "on rank 1"),
+    ]
 
 
 def test_a_broadcast_is_made_of_what_the_root_gave(hand_made):
@@ -121,4 +124,7 @@ def test_what_a_stage_of_a_pipeline_was_sent_comes_from_the_other_rank(hand_made
     dump.operator("second", "tanh", {"content": linear.outputs[0].content}, rank=1)
     names = ("linear@0", "tanh@1")
     assert suspects(dump, judge_calls, *names) == [("first / linear", "on rank 0")]
-    assert suspects(dump, judge_calls, "mul@0", "tanh@1") == [("first / mul", "on rank 0"), ("second / tanh", "on rank 1")]
+    assert suspects(dump, judge_calls, "mul@0", "tanh@1") == [
+        ("first / mul", "on rank 0"),
+        ("second / tanh (rank 1)", "on rank 1"),
+    ]

@@ -49,7 +49,7 @@ def test_a_nan_in_a_step_that_the_other_side_dropped_comes_first(tmp_path, detai
     assert model.verdict.verdict == "misaligned"
     first = model.findings[0]
     assert (first.rule, first.certainty) == ("PF815", "certain")
-    assert "mul: 32 NaN in step 3" in first.title
+    assert "mul (step 3): 32 NaN" in first.title
     assert model.region.start == first.where
     assert "PF805" not in {finding.rule for finding in model.findings}, "clipping divides by a norm that is NaN"
 

@@ -28,7 +28,7 @@ def training(hand_made, values, *, operator="amax"):
     return dump
 
 
-FAILING = {"proj (backward)": "fail", "proj (gradient)": "fail", "beside (backward)": "fail", "head (backward)": "fail"}
+FAILING = {"proj (backward)": "fail", "proj.0 (gradient)": "fail", "beside (backward)": "fail", "head (backward)": "fail"}
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_gradient_that_went_to_another_element_at_a_near_tie_is_not_comparable
     tie = settled["(model) / amax"]
     assert tie.status == "near_tie"
     assert "1 of 4 choices differs" in tie.reason
-    for name in ("proj (backward)", "proj (gradient)"):
+    for name in ("proj (backward)", "proj.0 (gradient)"):
         assert settled[name].status == "not_comparable"
         assert settled[name].reason == "depends on the near tie at (model) / amax"
 
@@ -63,18 +63,18 @@ def test_gradients_that_do_not_go_through_the_choice_keep_their_faults(settle):
 
 def test_a_difference_that_so_few_flips_cannot_make_stays_a_fault(settle):
     settled = settle(error=3.0)
-    assert (settled["proj (backward)"].status, settled["proj (gradient)"].status) == ("fail", "fail")
+    assert (settled["proj (backward)"].status, settled["proj.0 (gradient)"].status) == ("fail", "fail")
 
 
 def test_a_difference_of_unknown_size_stays_a_fault(settle):
     settled = settle(error=None)
-    assert (settled["proj (backward)"].status, settled["proj (gradient)"].status) == ("fail", "fail")
+    assert (settled["proj (backward)"].status, settled["proj.0 (gradient)"].status) == ("fail", "fail")
 
 
 @pytest.mark.parametrize("status", ["shape", "nonfinite"])
 def test_no_flip_gives_a_gradient_another_shape_or_infinity(settle, status):
-    settled = settle(statuses={**FAILING, "proj (gradient)": status})
-    assert (settled["proj (backward)"].status, settled["proj (gradient)"].status) == ("not_comparable", status)
+    settled = settle(statuses={**FAILING, "proj.0 (gradient)": status})
+    assert (settled["proj (backward)"].status, settled["proj.0 (gradient)"].status) == ("not_comparable", status)
 
 
 def test_a_flip_beyond_the_noise_stays_a_fault(settle):

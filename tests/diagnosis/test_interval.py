@@ -179,7 +179,7 @@ def judge_first_layer(dump, *, around):
     return judged
 
 
-@pytest.mark.parametrize(("around", "start"), [(True, "(model) (backward)"), (False, "fc (gradient)")])
+@pytest.mark.parametrize(("around", "start"), [(True, "(model) (backward)"), (False, "fc.weight (gradient)")])
 def test_the_gradients_of_a_first_layer_inherit_what_arrived_at_its_backward(first_layer, around, start):
     reference, target = first_layer("one", around=around), first_layer("two", around=around)
 

@@ -229,8 +229,8 @@ def test_phases_do_not_contain_each_other():
         ("first/forward.output.0", "first"),
         ("second/forward.output.0", "second"),
         ("second/backward.output.0", "second (backward)"),
-        ("first/gradient.output.weight", "first (gradient)"),
-        ("second/optimizer.output.weight", "second (optimizer)"),
+        ("first/gradient.output.weight", "first.weight (gradient)"),
+        ("second/optimizer.output.weight", "second.weight (optimizer)"),
     ],
 )
 def test_what_comes_after_the_first_difference_inherits_it(start, name):
@@ -258,7 +258,7 @@ def reached(dump, start):
 
 def test_two_faults_in_two_phases_are_both_named():
     found = region(lambda text: text in {"second/backward.output.0", "second/optimizer.output.weight"})
-    assert {suspect.name for suspect in found.suspects} == {"second (backward)", "second (optimizer)"}
+    assert {suspect.name for suspect in found.suspects} == {"second (backward)", "second.weight (optimizer)"}
 
 
 def test_without_module_lines_backward_hangs_on_the_end_of_the_forward():
@@ -345,18 +345,18 @@ def test_a_second_wrong_backward_whose_input_was_compared_and_agrees_is_named_to
 
 def test_a_gradient_whose_backward_is_given_a_right_tensor_introduces_its_error():
     found = transformer_region(["block.inner/backward.output.0", "embed/gradient.output.weight"], changed="embed")
-    assert [suspect.name for suspect in found.suspects] == ["block.inner (backward)", "embed (gradient)"]
+    assert [suspect.name for suspect in found.suspects] == ["block.inner (backward)", "embed.weight (gradient)"]
 
 
 def test_a_wrong_gradient_with_nothing_wrong_before_it_stays_the_suspect():
     wrong = ["(model)/gradient.output.positions", "embed/gradient.output.weight"]
     found = transformer_region(wrong, changed="embed", wrong=("embed",))
-    assert [suspect.name for suspect in found.suspects] == ["(model) (gradient)", "embed (gradient)"]
+    assert [suspect.name for suspect in found.suspects] == ["positions (gradient)", "embed.weight (gradient)"]
 
 
 def test_a_failure_inside_another_module_says_nothing_about_a_parameter():
     found = transformer_region(["last/backward.output.0", "block.gate/gradient.output.weight"])
-    assert [suspect.name for suspect in found.suspects] == ["last (backward)", "block.gate (gradient)"]
+    assert [suspect.name for suspect in found.suspects] == ["last (backward)", "block.gate.weight (gradient)"]
 
 
 def test_a_failure_in_the_backward_of_an_earlier_batch_says_nothing_about_a_later_one():

@@ -215,7 +215,7 @@ def test_a_change_on_the_target_alone_is_found(hand_made, judge_calls):
     assert "narrow / linear" in localize(one, other, measures, judged).suspects[0].changed
 
 
-@pytest.mark.parametrize(("factors", "start"), [((1.0, 1.5), "part / mul"), ((1.0, 1.0), "(model) / tanh")])
+@pytest.mark.parametrize(("factors", "start"), [((1.0, 1.5), "part / mul (rank 1)"), ((1.0, 1.0), "(model) / tanh")])
 def test_a_collective_brings_the_error_of_another_rank(hand_made, judge_calls, factors, start):
     sides = []
     for factor in factors:
@@ -225,7 +225,7 @@ def test_a_collective_brings_the_error_of_another_rank(hand_made, judge_calls, f
             summed = {"source": (part.order, "0"), "content": f"sum {factor} {len(sides)}"}
             dump.operator("", "tanh", summed, content=f"tanh {factor} {len(sides)}", rank=rank)
         sides.append(dump)
-    measures, judged = judge_calls(sides[0], {"(model) / tanh": "fail"})
+    measures, judged = judge_calls(sides[0], {"(model) / tanh": "fail", "(model) / tanh (rank 1)": "fail"})
     (mul,) = [call.outputs[0].text for call in sides[0].made if call.rank and call.operator == "mul"]
     wrong = {mul} if factors[1] > 1 else set()
     judged = [replace(one, status="fail", ratio=5.0) if one.record in wrong else one for one in judged]

@@ -143,7 +143,7 @@ def test_the_next_sample_is_a_consequence_of_the_models_fault(both):
     given = compare_given(reference, target)
     assert (given.different, given.made) == ((), ("step1.x", "step2.x", "step3.x"))
     model = compare_dumps(reference, target, command="", evaluates=False)
-    assert (model.verdict.verdict, model.region.start) == ("misaligned", "(model) / mul")
+    assert (model.verdict.verdict, model.region.start) == ("misaligned", "(model) / mul.1")
 
 
 def test_equal_tokens_in_another_type_are_the_same_data(both):

@@ -41,9 +41,14 @@ def test_a_record_is_found_by_what_people_type(dump, text):
     assert lookup.find(dump, text).text == MEANT[text]
 
 
+def test_every_record_is_found_by_the_name_that_screens_show(dump):
+    for found in lookup.list_records(dump):
+        assert lookup.find(dump, found.record.name).text == found.text
+
+
 def test_several_are_named(dump):
-    with pytest.raises(DumpError, match=r"encoder\.0 / linear means 2 records") as refused:
-        lookup.find(dump, "encoder.0 / linear")
+    with pytest.raises(DumpError, match=r"encoder\.0/linear means 2 records") as refused:
+        lookup.find(dump, "encoder.0/linear")
     assert "encoder.0/linear.0/forward.output.0" in refused.value.message
     assert refused.value.next_step == "name one of them"
     with pytest.raises(DumpError, match=r"means \d+ records"):

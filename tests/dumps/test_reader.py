@@ -36,8 +36,8 @@ def folder(build):
 
 def test_calls_and_tensors(folder):
     dump = Dump.open(folder)
-    assert [call.name for call in dump.calls()] == ["b / linear", "b", "a / linear"]
-    assert [call.name for call in dump.calls(step=1)] == ["a / linear"]
+    assert [call.name for call in dump.calls()] == ["b / linear", "b", "a / linear (step 1)"]
+    assert [call.name for call in dump.calls(step=1)] == ["a / linear (step 1)"]
     assert dump.calls(rank=3) == []
     assert dump.calls()[0].site == "model.py:3 in forward <- run.py:1"
     tensors = [dump.tensor(record).sum() for call in dump.calls() for record in (*call.inputs, *call.outputs)]
@@ -211,7 +211,7 @@ def test_missing_files_are_damage(folder):
     (folder / SHARD).unlink()
     (folder / RECORDS).unlink()
     dump = Dump.open(folder)
-    assert [call.name for call in dump.calls()] == ["a / linear"]
+    assert [call.name for call in dump.calls()] == ["a / linear (step 1)"]
     assert sum("missing" in text for text in dump.damage) == 2
     assert any(RECORDS in problem for problem in dump.verify())
 

@@ -172,7 +172,7 @@ def line_with(facts):
 
 def test_a_line_becomes_a_call():
     call = parse_call(json.dumps(LINE), ["first", "second"])
-    assert (call.name, call.site, call.arguments) == ("layers.0.attn / softmax", "second", {"dim": "-1"})
+    assert (call.name, call.site, call.arguments) == ("layers.0.attn / softmax.2 (step 1)", "second", {"dim": "-1"})
     assert call.inputs[0].source == (16, "0")
     assert call.inputs[0].text == "layers.0.attn/softmax.2/forward.input.0@1.0"
     assert call.outputs[0].source is None

@@ -25,8 +25,8 @@ PARTS = ("model", "inputs", "loss", "optimizer")
 
 SETTINGS = {"optimizer_eps", "betas", "decay_groups", "schedule_off_by_one", "activation", "norm_eps"}
 TABLE = [  # fault, guilty phase, rule that names the cause ("" where none does)
-    ("loss_division", "forward", "PF804"),
-    ("reduction_type", "forward", "PF804"),
+    ("loss_division", "loss", "PF804"),
+    ("reduction_type", "loss", "PF804"),
     ("norm_eps", "forward", "PF214"),
     ("activation", "forward", ""),
     ("backward_operator", "backward", ""),

@@ -136,7 +136,8 @@ def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
     rule, evidence = first.rule, first.evidence
     title, where, try_it = (_fill_in(rule, text, evidence) for text in (rule.title, rule.where, rule.try_it))
     others = [(_fill_in(rule, rule.where, match.evidence), _fill_in(rule, rule.title, match.evidence)) for match in same[1:]]
-    named = [other if claim in {title, other} else f"{other} ({claim})" for other, claim in others]
+    apart = dict.fromkeys(one for one in others if one != (where, title))  # several suspects may lie in one place
+    named = [other if claim in {title, other} else f"{other} ({claim})" for other, claim in apart]
     also = ((ALSO_AT, ", ".join(named)),) if named else ()
     known = [(name, evidence[name]) for name in rule.evidence if name in evidence]
     # Empty texts and lists are left out; 0 and "no" are facts.

@@ -150,6 +150,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         "arguments_elsewhere": elsewhere[:_LISTED],
         "suspect_count": len(region.suspects),
         "first_suspect": region.suspects[0].name if region.suspects else "",
+        "first_suspect_phase": parse_identity(region.suspects[0].record).phase if region.suspects else "",
         "suspects_all_matmul": families == {"matmul"},
         "unrepeatable_reference": _select_side(region.unrepeatable, "reference"),
         "unrepeatable_target": _select_side(region.unrepeatable, "target"),

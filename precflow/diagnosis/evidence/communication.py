@@ -75,7 +75,7 @@ def gather_run(reference: Readable, target: Readable, suspects: Sequence[Suspect
     ranks = {call.rank for call in calls} | {call.rank for call in others}
     if len(ranks) == 1:
         return find_uneven_parts(reference, target)
-    early = [{call.name: None for call in side if call.arguments.get("read")} for side in (calls, others)]
+    early = [{call.place: None for call in side if call.arguments.get("read")} for side in (calls, others)]
     evidence: dict[str, Any] = {"ranks": len(ranks), "read_early": [name for name in early[1] if name not in early[0]]}
     if suspects:
         first = parse_identity(suspects[0].record).rank

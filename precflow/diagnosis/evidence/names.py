@@ -55,7 +55,8 @@ _RUN = {
     ),
     "accepted_count": EvidenceName("accepted differences", "Number of records whose difference the recipe accepts."),
     "suspect_count": EvidenceName("calls that introduce an error", "Number of suspects."),
-    "first_suspect": EvidenceName("first suspect", "Module and operator; empty without one."),
+    "first_suspect": EvidenceName("first suspect", "Its name; empty without one."),
+    "first_suspect_phase": EvidenceName("part of the step", "Phase of the first suspect; empty without one."),
     "suspects_all_matmul": EvidenceName(
         "all of them multiply matrices", "Every suspect is of the family matmul; false without any."
     ),
@@ -167,6 +168,7 @@ _RUN = {
         "tensor of the state that stands still", "Though its weight moves; empty where the weight itself stands still."
     ),
     "still_side": EvidenceName("it stands still on", "reference or target."),
+    "still_where": EvidenceName("step that moves nothing", "The optimizer's step of the first of them, as records are named."),
     "still_parameters": EvidenceName("they stand still", "Parameters of the earliest step, all for the same reason."),
     "still_states": EvidenceName("so does the state", "Tensors of the optimizer's state that one side alone changes."),
     "still_starts": EvidenceName("the error starts there", "Nothing fails before the update that is missing."),

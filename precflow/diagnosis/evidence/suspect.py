@@ -16,6 +16,7 @@ from precflow.diagnosis.evidence import error_shape, in_place, masks, normalisat
 from precflow.diagnosis.evidence.overflows import nonfinite
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair
 from precflow.diagnosis.introduced import IntroducedError
+from precflow.dumps.record_names import find_operator
 from precflow.dumps.records import Call, Record
 from precflow.judgement import lines
 from precflow.judgement.verdicts import Judged
@@ -120,7 +121,7 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
 
 def _find_draws(between: Sequence[str]) -> list[str]:
     """Return the calls that draw random numbers, if nothing else but movement lies between what agrees and what does not."""
-    drawing = [name for name in between if operator_families.find_family(name.rpartition(" / ")[2]) == "random"]
+    drawing = [name for name in between if operator_families.find_family(find_operator(name)) == "random"]
     return drawing if len(drawing) == len(between) else []
 
 

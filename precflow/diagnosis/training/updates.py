@@ -30,6 +30,7 @@ from precflow.diagnosis.evidence.tensors import Readable
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.dumps.header import ParameterUpdates
+from precflow.dumps.record_names import name_call
 from precflow.dumps.records import Call
 
 FROZEN, NOT_HELD, NO_GRADIENT, ROUNDED, LOST = "frozen", "not held", "no gradient", "rounded", "lost"
@@ -210,6 +211,7 @@ def gather_still(found: Sequence[StillParameter], region: Region) -> dict[str, A
         "still_why": first[0].why,
         "still_state": first[0].state,
         "still_side": first[0].side,
+        "still_where": name_call(parse_identity(first[0].record)),
         "still_parameters": [_name(one) for one in first],
         "still_states": [_name(one) for one in found if one.state],
         "still_starts": start in {one.record for one in first},
@@ -317,6 +319,6 @@ def _suspect(first: StillParameter, call: Call | None, count: int) -> Suspect:
     why = f"{_name(first)} moves on the {_other(first.side)} only{more}: {first.reason}"
     if call is not None:
         return Suspect.of(call, first.record, 1.0, why)
-    module = first.parameter.rpartition(".")[0]
-    name = f"{module or '(model)'} (optimizer)"
+    identity = parse_identity(first.record)
+    name, module = name_call(identity), identity.module
     return Suspect(record=first.record, name=name, module=module, operator="", order=_AFTER_ALL, ratio=1.0, why=why)

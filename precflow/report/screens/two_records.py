@@ -106,8 +106,7 @@ def _describe_limit(row: Row) -> str:
     judged = row.judged
     if not judged.metric or judged.status == "undecided":  # whose value is one end of a range
         return ""
-    used = f"{wording.used(judged.ratio)} {wording.number(judged.limit)}{wording.describe_floor(judged.floor)}"
-    return f"   {judged.metric} {wording.number(judged.value)}, {used} ({judged.standard})"
+    return f"   {wording.describe_use(judged)} ({judged.standard})"
 
 
 def _write_detail(paper: Paper, detail: Detail) -> None:

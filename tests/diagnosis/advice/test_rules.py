@@ -219,6 +219,7 @@ STILL = {
     "still_why": "frozen",
     "still_state": "",
     "still_side": "target",
+    "still_where": "a.weight (optimizer)",
     "still_parameters": ["a.weight"],
     "still_states": [],
     "still_starts": True,
@@ -532,7 +533,7 @@ TABLE = [
     ("PF507", {"left_out_reference": ["step 1"]}, {}),
     ("PF508", {"left_out_both": ["step 0"]}, {"left_out_target": ["step 0"]}),
     ("PF801", {"optimizer_settings": [RATE]}, {"optimizer_settings": [RATE], "rate_shift": 1}),
-    ("PF801", {"optimizer_choices": [CLASS], "first_suspect": "a (optimizer)"}, {"optimizer_choices": [CLASS]}),
+    ("PF801", {"optimizer_choices": [CLASS], "first_suspect_phase": "optimizer"}, {"optimizer_choices": [CLASS]}),
     ("PF801", {"optimizer_choices": [CLASS], "optimizer_settings_proven": [CLASS]}, {"optimizer_choices": [CLASS], **STILL}),
     ("PF810", STILL, {**STILL, "still_why": "rounded"}),
     ("PF811", {**STILL, "still_why": "rounded"}, STILL),
@@ -736,13 +737,13 @@ def test_names_in_tests_are_evidence():
         ("PF801", {"optimizer_settings": [RATE], "failing": 0}, "likely"),
         ("PF801", {"optimizer_settings": [RATE], "optimizer_steps": 3}, "likely"),  # something else fails
         ("PF801", {"optimizer_settings": [RATE], "optimizer_steps": 3, "optimizer_settings_proven": ["lr"]}, "certain"),
-        ("PF801", {"optimizer_settings": [RATE], "optimizer_steps": 3, "first_suspect": "head (optimizer)"}, "certain"),  # NaN
+        ("PF801", {"optimizer_settings": [RATE], "optimizer_steps": 3, "first_suspect_phase": "optimizer"}, "certain"),  # NaN
         (
             "PF801",
-            {"optimizer_settings": [RATE], "optimizer_steps": 3, "first_suspect": "head (optimizer)", "optimizer_faults": 2},
+            {"optimizer_settings": [RATE], "optimizer_steps": 3, "first_suspect_phase": "optimizer", "optimizer_faults": 2},
             "likely",
         ),
-        ("PF801", {"optimizer_choices": [CLASS], "first_suspect": "a (optimizer)"}, "possible"),
+        ("PF801", {"optimizer_choices": [CLASS], "first_suspect_phase": "optimizer"}, "possible"),
         ("PF810", STILL, "certain"),
         ("PF810", {**STILL, "still_starts": False}, "likely"),
         ("PF810", {**STILL, "still_why": "lost"}, "likely"),

@@ -110,13 +110,13 @@ def test_the_run_starts_at_the_update_and_later_suspects_follow():
         for record in ("x/forward.output.0@1.0", "x/forward.output.0", "y/forward.output.0@1.0")
     )
     blamed = blame_still(Region("x", (later, wrong), roles={later.record: "introduces"}), found, [], kept={wrong.record})
-    assert [suspect.name for suspect in blamed.suspects] == ["a (optimizer)", wrong.name]
-    assert blamed.start == "a (optimizer)"
+    assert [suspect.name for suspect in blamed.suspects] == ["a.weight (optimizer)", wrong.name]
+    assert blamed.start == "a.weight (optimizer)"
     assert blamed.roles == {later.record: "inherits"}
     assert "in no optimizer that steps on the target" in blamed.suspects[0].why
     assert gather_still(found, blamed)["still_starts"]
     before = blame_still(Region("x", (sooner,)), found, [])
-    assert [suspect.name for suspect in before.suspects] == [sooner.name, "a (optimizer)"]
+    assert [suspect.name for suspect in before.suspects] == [sooner.name, "a.weight (optimizer)"]
     assert not gather_still(found, before)["still_starts"]
 
 

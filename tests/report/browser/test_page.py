@@ -218,7 +218,7 @@ def test_the_detail_tells_arguments_limit_and_sites(misaligned, show):
     told = page.text("#detail")
     assert "argument eps" in told
     assert "≠ differs" in told
-    assert "limit at most 1.53e-5 (default)" in told
+    assert "times its limit 1.53e-5 (at most, default)" in told
     assert "modeling_clip.py" in told
     assert wording.ROLE_MEANINGS["introduces"] in told
 
