@@ -113,6 +113,8 @@ class Finding:
         claim: What is claimed, in one sentence that names the place.
         against: Other rules that would have applied, and what speaks against each: ``(rule and its title, reason)``.
         confirm: A what-if, or overrides, that would confirm the claim; ``""`` if none is known.
+        look: Words behind ``precflow`` that show more of it, with ``REFERENCE`` and ``TARGET`` for the dumps; ``""`` in a
+            report, where ``try_it`` has them if nothing else is to be tried.
     """
 
     rule: str
@@ -129,3 +131,4 @@ class Finding:
     claim: str = ""
     against: tuple[tuple[str, str], ...] = ()
     confirm: str = ""
+    look: str = ""

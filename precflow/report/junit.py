@@ -74,7 +74,11 @@ def list_cases(model: ReportModel) -> list[Case]:
     outcome = {"aligned": "passed", "misaligned": "failure", "inconclusive": "error"}[verdict.verdict]
     starts = f"starts at {model.region.start}" if verdict.verdict == "misaligned" and model.region.start else ""
     reasons = "; ".join(verdict.reasons)
-    findings = [f"{finding.rule} {finding.title} ({finding.certainty}): {finding.fix}" for finding in model.findings]
+    findings = [
+        f"{finding.rule} {finding.title} ({finding.certainty}): {finding.fix}"
+        + f" Next: {finding.try_it}" * bool(finding.try_it)
+        for finding in model.findings
+    ]
     changed = wording.describe_changed(verdict)
     beside = "; ".join(filter(None, (changed, *verdict.unseen)))
     message = f"{verdict.verdict}: {starts or reasons}" if outcome != "passed" else beside

@@ -100,7 +100,9 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in (*phases, *unseen)), ""]
     tried = _render_whatifs(model, columns)
     room = next(most for least, most in LINES.items() if columns >= least) - len(head) - len(foot) - 1 - len(tried)
-    command = _render_command(model, columns, ascii_only=ascii_only)
+    shown = _render_command(model, columns, ascii_only=ascii_only)
+    # A command that changes something may mend the run. One that shows more stands last, where there is room.
+    command, last = (shown, []) if model.findings and model.findings[0].change else ([], shown)
     body: list[str] = []
     # The command is worth more than a second finding, so every amount is tried with it before any without it.
     for amount in (*(_Amount(*most, command) for most in _AMOUNTS), *(_Amount(*most) for most in _AMOUNTS)):
@@ -117,6 +119,7 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
             body += told if len(body) + len(told) <= room else []
         told = _render_labelled("by operator", failing, columns) if (failing := _describe_failing(model)) else []
         body += told if len(body) + len(told) <= room else []
+    body += last if len(body) + len(last) <= room else []
     lines = [*head, *body, "", *foot]
     if ascii_only:
         lines = as_ascii(lines)
@@ -288,12 +291,12 @@ def _render_finding(place: int, finding: Finding, columns: int, amount: _Amount)
     lines = _render_finding_title(place, finding, columns)
     facts = finding.evidence[: amount.facts]
     facts += tuple(fact for fact in finding.evidence[amount.facts :] if fact[0] == ALSO_AT)  # no operator is left unnamed
-    lines += [line for what, value in facts for line in _render_labelled("", f"{what}: {value}", columns, most=1)]
+    told = [line for what, value in facts for line in _render_labelled("", f"{what}: {value}", columns, most=1)]
     if finding.fix:
         lines += _render_labelled("   do", finding.fix, columns, most=3)
     if finding.change:
-        lines += _render_labelled("   try", f"the same command with   {finding.change}", columns, most=3)
-    return [*lines, *amount.command]
+        lines += _render_labelled("   next", f"the same command with   {finding.change}", columns, most=3)
+    return [*lines, *amount.command, *told]
 
 
 def _render_command(model: ReportModel, columns: int, *, ascii_only: bool) -> list[Uncut]:
@@ -301,7 +304,7 @@ def _render_command(model: ReportModel, columns: int, *, ascii_only: bool) -> li
 
     Its lines can be pasted into a shell as one command: all but the last end with a backslash, between two words.
     """
-    text = model.findings[0].try_it if model.findings else ""
+    text, change = (model.findings[0].try_it, model.findings[0].change) if model.findings else ("", "")
     if not text.isprintable() or (ascii_only and not text.isascii()):
         return []
     lines: list[str] = []
@@ -309,7 +312,8 @@ def _render_command(model: ReportModel, columns: int, *, ascii_only: bool) -> li
         if lines and cell_len(f"{lines[-1]} {word} \\") <= columns:
             lines[-1] += f" {word}"
         else:
-            lines.append(f"{'        ' if lines else '      '}{word}")
+            first = " " * 6 if change else f"   {'next':<12}"
+            lines.append(f"{' ' * 8 if lines else first}{word}")
     return [Uncut(f"{line} \\") for line in lines[:-1]] + [Uncut(line) for line in lines[-1:]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -48,6 +49,39 @@ def is_refused(job: Job, change: str) -> bool:
         change: Overrides, separated by spaces.
     """
     return _is_unusable(job, change) and not _is_unusable(job, "")
+
+
+def changes_nothing(job: Job, change: str) -> bool:
+    """Tell whether a change is in force already: the recipe with it is this run's recipe."""
+    try:
+        with_it, without = (
+            compose(words, config_dirs=config_dirs(job), complete=False)
+            for words in (_change_words(job, change), list(job.overrides))
+        )
+    except ConfigError:  # of a command whose secrets were taken out
+        return False
+    return with_it.config == without.config
+
+
+def look_command(job: Job, words: str) -> str:
+    """Return the command line that shows more of a finding.
+
+    Args:
+        job: This run.
+        words: Those behind ``precflow``, with ``REFERENCE`` and ``TARGET`` for the dumps of this run; ``""`` for none.
+    """
+    names = {"REFERENCE": "reference", "TARGET": "target"}
+    shown = re.sub(r"\b(REFERENCE|TARGET)\b", lambda found: shlex.quote(name_dump(job, names[found[0]])), words)
+    return f"precflow {shown}" if words else ""
+
+
+def name_dump(job: Job, side: str) -> str:
+    """Return what to type for the dump of a side: the folder of one that is given, else ``RUN:SIDE``."""
+    given = job.side(side).dump
+    if given:
+        return str(given)
+    folder = Path(job.config.runs) / job.config.recipe
+    return f"{job.config.recipe if folder.parent == Path('runs') else folder}:{side}"
 
 
 def _is_unusable(job: Job, change: str) -> bool:

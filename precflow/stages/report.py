@@ -27,7 +27,7 @@ from precflow.report.model import ReportModel, StageView
 from precflow.stages import curves, introduced, operators, whatif
 from precflow.stages.advise import REPRO, read_findings
 from precflow.stages.artifacts import read_value, write_value
-from precflow.stages.commands import change_command, describe_change, is_refused
+from precflow.stages.commands import change_command, changes_nothing, describe_change, is_refused, look_command
 from precflow.stages.compare import read_measures
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
@@ -212,12 +212,13 @@ def _propose_whatifs(job: Job, findings: Sequence[Finding]) -> list[Finding]:
 def _add_command(job: Job, finding: Finding) -> Finding:
     """Complete the change that a finding proposes: add the whole command line, and how it differs from this run's.
 
-    A change that precflow would refuse is left out.
+    A change that precflow would refuse, or that is in force already, is left out; the command that shows more takes its place.
     """
-    if not finding.try_it or is_refused(job, finding.try_it):
-        return replace(finding, try_it="")
+    if not finding.try_it or is_refused(job, finding.try_it) or changes_nothing(job, finding.try_it):
+        return replace(finding, try_it=_hide_home(look_command(job, finding.look)), change="", look="")
     return replace(
         finding,
+        look="",
         try_it=_hide_home(change_command(job, finding.try_it)),
         change=_hide_home(describe_change(job, finding.try_it)),
     )

@@ -133,10 +133,11 @@ def _read_findings(run: Path, identifier: str) -> list[dict[str, Any]]:
 def _format_finding(finding: Mapping[str, Any]) -> str:
     lines = [f"{finding['rule']}  {finding['claim'] or finding['title']}  ({finding['certainty']})"]
     lines += [f"   at {finding['site']}"] if finding["site"] else []
-    lines += [f"   {one['what']}: {one['value']}" for one in finding["evidence"]]
-    lines += [f"   ruled out: {one['rule']}: {one['because']}" for one in finding["against"]]
-    lines += [f"   why: {finding['why']}", f"   do: {finding['fix']}"]
+    lines += [f"   do: {finding['fix']}"]
     lines += [f"   next: {finding['try_it']}"] if finding["try_it"] else []
+    lines += [f"   {one['what']}: {one['value']}" for one in finding["evidence"]]
+    lines += [f"   why: {finding['why']}"]
+    lines += [f"   ruled out: {one['rule']}: {one['because']}" for one in finding["against"]]
     return "\n".join(printable(line) for line in lines)
 
 

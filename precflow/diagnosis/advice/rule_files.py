@@ -24,7 +24,7 @@ ABOUT = ("run", "suspect", "unexplained")
 RANKS = ("before", "normal", "after")
 """Among findings of equal certainty: those before all suspects, those in the order of the suspects, those after them."""
 _CONDITIONS = ("when", "likely_when", "certain_when")
-_TEXTS = ("title", "where", "why", "fix", "try_it", "confirm")
+_TEXTS = ("title", "where", "why", "fix", "try_it", "confirm", "look")
 _LISTS = ("evidence", "sources")
 _IDENTIFIER = re.compile(r"PF\d{3}")
 # Not PF001 and the like: a rule that precflow adds later could have the same id.
@@ -68,6 +68,8 @@ class AdviceRule:
         where: Module and operator, or a setting.
         try_it: Overrides that show whether it helps.
         confirm: A what-if that would confirm it; without one, ``try_it`` does.
+        look: Words behind ``precflow`` that show more where neither can be tried, with ``REFERENCE`` and ``TARGET`` for the
+            dumps and ``WHERE`` for the place; ``""`` compares the record at that place in full.
         evidence: Names to show, in order.
         sources: Where the knowledge comes from.
         rank: ``before``, ``normal`` or ``after`` others of the same certainty.
@@ -87,6 +89,7 @@ class AdviceRule:
     where: str = "{{ name }}"
     try_it: str = ""
     confirm: str = ""
+    look: str = ""
     evidence: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     rank: str = "normal"

@@ -7,6 +7,8 @@ Evidence that could not be measured leaves its name undefined, and an expression
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,7 @@ from precflow.errors import ConfigError, Problem
 
 # How well a suspect is placed. An explanation of a suspect whose error may have arrived with its inputs explains little: the
 # true suspect may be another one.
+_IN_FULL = "compare REFERENCE TARGET --record WHERE"
 _ROUNDINGS = 2.0  # an own error of fewer is that of a right operator, where the stage `introduced` did not decide
 _MOSTLY = 0.5  # share of infinities at places where the reference is beyond the type's range
 _BEGINS, _AGREES, _DOUBTFUL = range(3)
@@ -130,6 +133,15 @@ def _match(
     return matches
 
 
+def _write_look(rule: AdviceRule, where: str, evidence: Mapping[str, Any]) -> str:
+    """Return the words that show more of a finding, with the record of a suspect for its place."""
+    if rule.about != "run":
+        where = evidence.get("record", where)
+    elif where == evidence.get("first_suspect"):
+        where = evidence.get("first_record", where)
+    return re.sub(r"\bWHERE\b", lambda _: shlex.quote(where), _fill_in(rule, rule.look or _IN_FULL, evidence))
+
+
 def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
     """Turn the matches of one rule into one finding: the first in full, the others by name, and by title if that is another."""
     first = same[0]
@@ -156,6 +168,7 @@ def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
         claim=f"{where}: {title}" if where else title,
         against=tuple(ruled_out.get(first.order, ())),
         confirm=_fill_in(rule, rule.confirm, evidence) or try_it,
+        look=_write_look(rule, where, evidence),
     )
 
 

@@ -45,6 +45,7 @@ from precflow.diagnosis.training.updates import (
     gather_still,
     keep_whatever_data,
 )
+from precflow.dumps.record_names import name_record
 from precflow.dumps.views.same_start import find_given
 from precflow.judgement.verdicts import Judged
 
@@ -150,6 +151,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         "arguments_elsewhere": elsewhere[:_LISTED],
         "suspect_count": len(region.suspects),
         "first_suspect": region.suspects[0].name if region.suspects else "",
+        "first_record": name_record(parse_identity(region.suspects[0].record)) if region.suspects else "",
         "first_suspect_phase": parse_identity(region.suspects[0].record).phase if region.suspects else "",
         "suspects_all_matmul": families == {"matmul"},
         "unrepeatable_reference": _select_side(region.unrepeatable, "reference"),

@@ -56,6 +56,7 @@ _RUN = {
     "accepted_count": EvidenceName("accepted differences", "Number of records whose difference the recipe accepts."),
     "suspect_count": EvidenceName("calls that introduce an error", "Number of suspects."),
     "first_suspect": EvidenceName("first suspect", "Its name; empty without one."),
+    "first_record": EvidenceName("its record", "Name of the first suspect's failing output; empty without one."),
     "first_suspect_phase": EvidenceName("part of the step", "Phase of the first suspect; empty without one."),
     "suspects_all_matmul": EvidenceName(
         "all of them multiply matrices", "Every suspect is of the family matmul; false without any."
@@ -322,7 +323,8 @@ _SUSPECT = {
     "left_out": EvidenceName(
         "left out on the target", "Ranks without which the reduction explains what the target's rank got."
     ),
-    "name": EvidenceName("where", "Module and operator."),
+    "name": EvidenceName("where", "Name of the call."),
+    "record": EvidenceName("record", "Name of its failing output."),
     "module": EvidenceName("module", "Qualified name of the module."),
     "operator": EvidenceName("operator", "Canonical name of the operator; `module` for a module."),
     "family": EvidenceName(

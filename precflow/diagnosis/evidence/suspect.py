@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from precflow.agent.contract import OPTIMIZER
+from precflow.agent.contract import OPTIMIZER, parse_identity
 from precflow.diagnosis.evidence import error_shape, in_place, masks, normalisation, operator_families, wraps
 from precflow.diagnosis.evidence.overflows import nonfinite
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair
 from precflow.diagnosis.introduced import IntroducedError
-from precflow.dumps.record_names import find_operator
+from precflow.dumps.record_names import find_operator, name_record
 from precflow.dumps.records import Call, Record
 from precflow.judgement import lines
 from precflow.judgement.verdicts import Judged
@@ -94,6 +94,7 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
         operator = call.phase if call.phase == "optimizer" else f"{operator or 'module'} {call.phase}"
     return {
         "name": suspect.name,
+        "record": name_record(parse_identity(suspect.record)),
         "module": suspect.module,
         "operator": operator or "module",
         "family": "matmul" if observed.product is not None else operator_families.find_family(operator),
