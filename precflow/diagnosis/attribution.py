@@ -393,7 +393,11 @@ def _write_notes(  # noqa: PLR0913, PLR0917  what was found, each once at its on
         )
     innocent = sum(suspect.record in cleared for suspect in suspects)
     if innocent:
-        notes.append(f"{innocent} calls where the sides first differ compute rightly at their own inputs")
+        one, many = (
+            "1 call where the sides first differ computes rightly at its own inputs",
+            f"{innocent} calls where the sides",
+        )
+        notes.append(one if innocent == 1 else f"{many} first differ compute rightly at their own inputs")
     if left_out:
         notes.append(f"{left_out} calls were not evaluated in float64: together they are too large")
     return notes

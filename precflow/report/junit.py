@@ -135,7 +135,9 @@ def _make_module_case(name: str, rows: Sequence[Row]) -> Case:
 
 def _list_reasons(bad: Sequence[Row]) -> Iterable[str]:
     for row in sorted(bad, key=lambda row: row.role != "introduces")[:_SHOWN]:
-        yield f"{row.measure.name}: {wording.words(row.judged.status)}, {row.judged.reason or row.measure.reason or row.role}"
+        use = wording.describe_use(row.judged) if row.judged.status == "fail" else ""
+        why = use or row.judged.reason or row.measure.reason or row.role
+        yield f"{row.measure.name}: {wording.words(row.judged.status)}, {why}"
     if len(bad) > _SHOWN:
         yield f"and {wording.count(len(bad) - _SHOWN)} more in the report"
 
