@@ -15,6 +15,8 @@ _EXPECTED = re.compile(
     r"|system\.(kernel|processors)|python\.executable|torch\.(git|cuda_build|parallel)"
     r"|variables\.(ASCEND_RT_VISIBLE_DEVICES|CUDA_VISIBLE_DEVICES|LD_LIBRARY_PATH|PYTHONPATH|PRECFLOW_.*)"
 )
+# What belongs to a kind of device: another kind does not have it, and so does not differ in it.
+_OF_A_DEVICE = re.compile(r"(device|switches)\..*|packages\.torch-npu")
 _FIRST = ("torch.version", "packages.torch-npu", "python.version")
 _SECTIONS = ("device", "switches", "variables", "torch", "python", "system", "packages")
 _COMPUTE = ("torch", "torch-npu", "transformers", "diffusers", "tokenizers", "numpy", "accelerate", "safetensors")
@@ -29,7 +31,8 @@ def find_differences(
     """Return dotted fact -> (reference, target) for everything that differs and should not.
 
     First come the versions of torch and Python, then packages that the recipe wants the same, then device libraries,
-    switches and variables, then the rest. Device names, kernels and paths differ on purpose and are left out.
+    switches and variables, then the rest. Device names, kernels and paths differ on purpose and are left out, and where the
+    sides are two kinds of devices, so is a switch or a library that only one kind has.
 
     Args:
         reference: Facts of the reference, nested plain data.
@@ -40,6 +43,8 @@ def find_differences(
     names = [name for name in (*here, *there) if not _EXPECTED.fullmatch(name)]
     changed = {name: (here.get(name, ABSENT), there.get(name, ABSENT)) for name in names}
     wanted = [f"packages.{package_name(name)}" for name in same]
+    if here.get("device.kind") != there.get("device.kind"):
+        changed = {name: pair for name, pair in changed.items() if ABSENT not in pair or not _OF_A_DEVICE.fullmatch(name)}
     ordered = sorted(changed, key=lambda name: (_measure_importance(name, wanted), name))
     return {name: changed[name] for name in ordered if changed[name][0] != changed[name][1]}
 

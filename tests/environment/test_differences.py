@@ -53,6 +53,17 @@ def test_a_fact_of_one_side_is_absent_on_the_other():
     assert differences.find_differences(facts(), facts(device__cann="8.5.0")) == {"device.cann": ("(absent)", "8.5.0")}
 
 
+def test_what_only_one_kind_of_device_has_is_no_difference():
+    npu = {"device__kind": "emulated", "device__emulated": True}
+    mine = facts(device__instructions="AVX2", switches__mkldnn="True")
+    theirs = facts(**npu, device__cann="8.5.0", switches__jit_compile="False", packages__torch_npu="2.6.0")
+    theirs["packages"]["torch-npu"] = theirs["packages"].pop("torch_npu")
+    assert differences.find_differences(mine, theirs) == {}
+    theirs["switches"]["deterministic_algorithms"] = "False"  # both have it
+    theirs["packages"]["flash-attn"] = "2.8"  # no part of a device
+    assert list(differences.find_differences(mine, theirs)) == ["switches.deterministic_algorithms", "packages.flash-attn"]
+
+
 def test_empty_facts_are_no_error():
     assert differences.find_differences({}, {}) == {}
     assert differences.read_variables({}) == {}
