@@ -194,20 +194,24 @@ def _run(line: command_line.CommandLine, arguments: Sequence[str]) -> int:
 
     jobs = expand_sweep(line.words, config_dirs=line.config_dirs) if line.multirun else [line.words]
     composed = [compose(job, config_dirs=line.config_dirs) for job in jobs]  # every job is checked before the first one runs
-    from precflow.run.runner import publish, run
+    from precflow.run.runner import publish, publish_job, run
+    from precflow.run.steps import locate_run
     from precflow.run.sweeps import EndedJob, format_jobs, write_table
 
-    command = shlex.join(["precflow", *arguments])
+    folders = [word for folder in line.config_dirs for word in ("--config-dir", str(folder))]
     ended = []
     for number, (job, recipe) in enumerate(zip(jobs, composed, strict=True), start=1):
         if len(jobs) > 1:
             streams.say(f" job {number} of {len(jobs)}   {' '.join(map(redaction.redact_word, job))}")
-        outcome = None
+        # A job of several is started again by its own words.
+        command = shlex.join(["precflow", *(arguments if len(jobs) == 1 else (*folders, *job))])
+        outcome, report = None, None
         try:
             outcome = run(recipe, command=command)
+            report = publish_job(outcome) if len(jobs) > 1 else None
         except PrecflowError as error:  # what stops one job does not stop the others
             _print_error(error, as_json=False)
-        ended.append(EndedJob(job, Path(recipe.config.runs).expanduser() / recipe.config.recipe, outcome))
+        ended.append(EndedJob(job, locate_run(recipe.config).folder, outcome, report))
     code = worst([job.code for job in ended])
     if len(jobs) > 1:
         streams.say(format_jobs(ended, code))

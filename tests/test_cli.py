@@ -41,7 +41,8 @@ def runs(monkeypatch):
     def publish(outcome):
         shown.append(outcome.report)
 
-    monkeypatch.setitem(sys.modules, "precflow.run.runner", types.SimpleNamespace(run=run, publish=publish))
+    runner = types.SimpleNamespace(run=run, publish=publish, publish_job=lambda _: None)
+    monkeypatch.setitem(sys.modules, "precflow.run.runner", runner)
     return types.SimpleNamespace(ran=ran, codes=codes, shown=shown)
 
 

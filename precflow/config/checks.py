@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,6 +70,7 @@ _NOT_OF_SCRIPTS: Mapping[DottedPath, str] = {
     ("workload", "learning_rate"): "is of a workload of functions: give the script an argument, as workload.arguments.lr=0",
     ("whatif",): "changes a run of a workload of functions; a script is run as it is",
 }
+_NAME = re.compile(r"[^\W_][\w.-]{0,99}")
 _FILE, _FOLDER, _PROGRAM, _ANY = "file", "folder", "program", "any"
 
 
@@ -86,6 +88,8 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
         problem = find_problem(store) if is_address(store) else find_slip(store)
         if problem:
             yield path, problem
+    if config.name and not _NAME.fullmatch(config.name):
+        yield ("name",), "is no name of a run: letters, digits, `.`, `_` and `-`, at most 100, the first a letter or a digit"
     for section, key in _NOT_EMPTY:
         if not getattr(getattr(config, section), key):
             yield (section, key), "is an empty list: leave it out for the default"

@@ -662,6 +662,12 @@ class RunConfig:
         "/shared/alignment",
     )
     runs: str = key("runs", "Folder of the run folders.", "/data/runs")
+    name: str = key(
+        "",
+        "Name of the run folder, by which `ls runs`, `open` and `diff` know its runs. Without it: the recipe's. A second run "
+        "of the same name is the next number in that folder.",
+        "warm_start",
+    )
     output: str = key("auto", "How a run tells of itself: `ci` is plain lines with the verdict last.", "ci")
 
 

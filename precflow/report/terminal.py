@@ -115,9 +115,9 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     room += len(tried)
     if model.verdict.verdict == "misaligned":  # an accepted difference past its last day is why a build fails from one day on
         for warning in model.verdict.warnings[:2]:
-            told = _render_labelled("warning", warning, columns)
+            told = render_labelled("warning", warning, columns)
             body += told if len(body) + len(told) <= room else []
-        told = _render_labelled("by operator", failing, columns) if (failing := _describe_failing(model)) else []
+        told = render_labelled("by operator", failing, columns) if (failing := _describe_failing(model)) else []
         body += told if len(body) + len(told) <= room else []
     body += last if len(body) + len(last) <= room else []
     lines = [*head, *body, "", *foot]
@@ -153,7 +153,7 @@ def _render_whatifs(model: ReportModel, columns: int) -> list[str]:
     told = {value for finding in model.findings for _, value in finding.evidence}
     untold = [outcome for outcome in model.whatifs if explain(outcome) not in told]
     shown = dict.fromkeys(describe(outcome) for outcome in (*untold[:1], *(one for one in untold[1:] if one.price)))
-    return [line for text in list(shown)[:2] for line in _render_labelled("what-if", text, columns)]
+    return [line for text in list(shown)[:2] for line in render_labelled("what-if", text, columns)]
 
 
 def _describe_side(view: SideView) -> str:
@@ -209,7 +209,7 @@ def _render_curves(model: ReportModel, columns: int) -> list[str]:
         line
         for one in model.curves
         if (text := curves.describe_curve(one))
-        for line in _render_labelled(_shorten(one.name, _LABEL), text, columns)
+        for line in render_labelled(_shorten(one.name, _LABEL), text, columns)
     ]
 
 
@@ -220,19 +220,19 @@ def has_records(model: ReportModel) -> bool:
 
 def _render_aligned(model: ReportModel, columns: int, amount: _Amount) -> list[str]:
     lines = [
-        *(_render_labelled("records", describe_coverage(model), columns) if has_records(model) else []),
+        *(render_labelled("records", describe_coverage(model), columns) if has_records(model) else []),
         *_render_curves(model, columns),
-        *_render_labelled("standards", describe_standards(model), columns),
+        *render_labelled("standards", describe_standards(model), columns),
     ]
     if model.verdict.sources:
-        lines += _render_labelled(
+        lines += render_labelled(
             "source", "   ".join(f"{name}: {text}" for name, text in model.verdict.sources.items()), columns
         )
     closest = highlights.find_closest_row(model)
     if closest is not None:
         lines += _render_record("closest", closest, columns, whole=True)
     for warning in model.verdict.warnings[:2]:
-        lines += _render_labelled("warning", warning, columns)
+        lines += render_labelled("warning", warning, columns)
     if model.findings:
         lines += ["", *_render_finding(1, model.findings[0], columns, amount)]
     return lines
@@ -250,11 +250,11 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
             model.region.suspects or any(model.verdict.counts.get(one) for one in MISALIGNED_STATUSES)
         ):
             advice = "no record is over its limit, and no operator errs by more than rounding: only what is named above fails"
-        lines = _render_labelled("because", "; ".join(model.verdict.reasons) or "records are over their limits", columns)
-        lines += _render_labelled("advice", advice, columns)
+        lines = render_labelled("because", "; ".join(model.verdict.reasons) or "records are over their limits", columns)
+        lines += render_labelled("advice", advice, columns)
     others = [f"{wording.count(many)} {what}" for what, many in _count_others(model).items() if many]
     records = "   ".join([describe_compared(model), *_describe_roles(highlights.count_roles(model)), *others])
-    lines += ["", *(_render_labelled("records", records, columns, most=3) if has_records(model) else [])]
+    lines += ["", *(render_labelled("records", records, columns, most=3) if has_records(model) else [])]
     lines += _render_curves(model, columns)
     worst = highlights.find_furthest_row(model)
     if worst is not None:
@@ -279,10 +279,10 @@ def _describe_roles(roles: Mapping[str, int]) -> list[str]:
 def _render_inconclusive(model: ReportModel, columns: int, amount: _Amount) -> list[str]:
     lines: list[str] = []
     for place, reason in enumerate(model.verdict.reasons[:4]):
-        lines += _render_labelled("missing" if place == 0 else "", reason, columns, most=3)
+        lines += render_labelled("missing" if place == 0 else "", reason, columns, most=3)
     if model.findings:
         lines += ["", *_render_finding(1, model.findings[0], columns, amount)]
-    records = _render_labelled("records", describe_coverage(model), columns, most=3) if has_records(model) else []
+    records = render_labelled("records", describe_coverage(model), columns, most=3) if has_records(model) else []
     return [*lines, "", *records, *_render_curves(model, columns)]
 
 
@@ -291,11 +291,11 @@ def _render_finding(place: int, finding: Finding, columns: int, amount: _Amount)
     lines = _render_finding_title(place, finding, columns)
     facts = finding.evidence[: amount.facts]
     facts += tuple(fact for fact in finding.evidence[amount.facts :] if fact[0] == ALSO_AT)  # no operator is left unnamed
-    told = [line for what, value in facts for line in _render_labelled("", f"{what}: {value}", columns, most=1)]
+    told = [line for what, value in facts for line in render_labelled("", f"{what}: {value}", columns, most=1)]
     if finding.fix:
-        lines += _render_labelled("   do", finding.fix, columns, most=3)
+        lines += render_labelled("   do", finding.fix, columns, most=3)
     if finding.change:
-        lines += _render_labelled("   next", f"the same command with   {finding.change}", columns, most=3)
+        lines += render_labelled("   next", f"the same command with   {finding.change}", columns, most=3)
     return [*lines, *amount.command, *told]
 
 
@@ -420,7 +420,7 @@ def _shorten(text: str, columns: int) -> str:
     return short
 
 
-def _render_labelled(label: str, text: str, columns: int, most: int = 2) -> list[str]:
+def render_labelled(label: str, text: str, columns: int, most: int = 2) -> list[str]:
     """Return a label with its text beside it in at most ``most`` lines, twice as many on a narrow screen."""
     lines = _break_lines(wording.printable(text), columns - len(_INDENT), most if columns >= _NARROW_SCREEN else 2 * most)
     return [f"   {label:<12}{lines[0]}", *(_INDENT + line for line in lines[1:])]

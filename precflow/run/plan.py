@@ -12,7 +12,7 @@ from precflow.config.units import format_value
 from precflow.environment.variables import describe_misspelt
 from precflow.run.jobs import make_job
 from precflow.run.sizes import describe_sizes, estimate_sizes
-from precflow.run.steps import Agenda, RunFolder, Step, locate_run, resolve, use_what_is_there
+from precflow.run.steps import Agenda, RunFolder, Step, locate_run, refuse_other_recipe, resolve, use_what_is_there
 from precflow.run.store import Sealed
 from precflow.stages.job import Job
 from precflow.stages.registry import escalates
@@ -74,6 +74,7 @@ def build_plan(composed: Composed, *, sizes: bool = False, say: Callable[[str], 
     """
     job = replace(make_job(composed, command=""), say=say)
     where = locate_run(job.config)
+    refuse_other_recipe(job.config, where)
     job = use_what_is_there(job, where)
     done: dict[str, Sealed] = {}
     steps = []

@@ -20,6 +20,7 @@ from precflow.run.store import explain_disk_errors, read_seal
 
 LIST_FILE = "published.json"
 PUBLIC, REPRO, PAGE = "public", "repro", "report.html"
+JOBS = "jobs"  # folder of the reports of several jobs, each in a folder with the number of its run
 _FOLDERS = (PUBLIC, REPRO)
 _FILES = (PAGE, *(name for name, _ in TABLES.values()))
 

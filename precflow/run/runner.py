@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precflow.agent.contract import LOG_FILE
+from precflow.agent.contract import FACTS_FILE, LOG_FILE
+from precflow.config.schema import SIDES
 from precflow.environment.variables import describe_misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
-from precflow.report import wording
+from precflow.report import unjudged, wording
 from precflow.report.ci import format_outcome
 from precflow.report.highlights import find_furthest_row
 from precflow.report.tables import refuse_missing
@@ -26,12 +29,12 @@ from precflow.run import at_once, progress, publication, steps
 from precflow.run.at_once import Beside
 from precflow.run.forecast import Forecast
 from precflow.run.jobs import make_job
-from precflow.run.manifest import RunEntry
+from precflow.run.manifest import Manifest, RunEntry
 from precflow.run.steps import Agenda
 from precflow.run.store import Sealed, mark_used
 from precflow.sides.launch import Agents
 from precflow.stages import as_is, curves, noise
-from precflow.stages.artifacts import cache_reads
+from precflow.stages.artifacts import cache_reads, read_plain
 from precflow.stages.commands import command_for_side
 from precflow.stages.dump import is_given
 from precflow.stages.introduced import read_conclusion
@@ -64,6 +67,7 @@ class Outcome:
         furthest: By how much the worst record is over its limit, as text; ``""`` if none is.
         worst: The same as a share of its limit; ``NaN`` if none is.
         finding: The first finding, with its rule and certainty; ``""`` without one.
+        run: Number of the run in its folder.
     """
 
     verdict: str | None
@@ -73,6 +77,7 @@ class Outcome:
     furthest: str = ""
     worst: float = math.nan
     finding: str = ""
+    run: int = 0
 
 
 def run(composed: Composed, *, command: str) -> Outcome:
@@ -87,6 +92,8 @@ def run(composed: Composed, *, command: str) -> Outcome:
     for text in describe_misspelt(job.config, os.environ):
         say(f" warning: {text}")
     where = steps.locate_run(job.config)
+    steps.refuse_other_recipe(job.config, where)
+    asked = job.config.stages
     job = steps.use_what_is_there(job, where)
     started = time.monotonic()
     # The history names a store outside of the run folder, or nobody would find the dumps of this run.
@@ -103,16 +110,19 @@ def run(composed: Composed, *, command: str) -> Outcome:
             with closing(Agents()) as agents:
                 job = replace(job, agents=agents)
                 with Beside(agents) as beside:
-                    due = _make_stages(
-                        job, where, done, states, beside, note=lambda: where.manifest.update(_add_progress(entry, done, states))
-                    )
+                    note = partial(_note_progress, where.manifest, entry, done, states)
+                    due, job = _make_stages(replace(job, asked=asked), where, done, states, beside, note=note)
             kept = None if set(states.values()) - {"kept"} else time.monotonic() - started
-            outcome = _close(job, where, done, due, kept=kept)
+            outcome = replace(_close(job, where, done, due, kept=kept), run=entry.number)
         verdict, code = outcome.verdict or "", outcome.exit_code
     finally:
         seconds = round(time.monotonic() - started, 1)
         where.manifest.update(replace(_add_progress(entry, done, states), verdict=verdict, exit_code=code, seconds=seconds))
     return outcome
+
+
+def _note_progress(manifest: Manifest, entry: RunEntry, done: Mapping[str, Sealed], states: Mapping[str, str]) -> None:
+    manifest.update(_add_progress(entry, done, states))
 
 
 def _add_progress(entry: RunEntry, done: Mapping[str, Sealed], states: Mapping[str, str]) -> RunEntry:
@@ -128,8 +138,8 @@ def _make_stages(  # noqa: PLR0913  each is a fact of its own
     beside: Beside,
     *,
     note: Callable[[], None],
-) -> tuple[str, ...]:
-    """Make or find every instance; return the sides whose second pass another machine has to make.
+) -> tuple[tuple[str, ...], Job]:
+    """Make or find every instance; return the sides whose second pass another machine has to make, and the job with its stages.
 
     Args:
         job: The recipe.
@@ -158,7 +168,7 @@ def _make_stages(  # noqa: PLR0913  each is a fact of its own
         if step.state == "run" and not step.key:
             raise ConfigError(
                 f"stage {stage.name} needs {step.because}, which was never made with these values, and is not in stages=[...]",
-                next_step=f"make it too: stages=[{','.join((step.because.partition('.')[0], *job.config.stages))}]",
+                next_step=f"make it too: stages=[{','.join((step.because.partition('.')[0], *job.asked))}]",
             )
         if step.state == "run":
             done.update({name: _bring(done[name], where, tell) for name in stage.needs})
@@ -183,7 +193,7 @@ def _make_stages(  # noqa: PLR0913  each is a fact of its own
         tell.done(stage.label, stage.side, step.state, seconds, text)
         job = replace(job, stages=(*job.stages, (stage.name, step.state, round(seconds, 2), text)))
         _share(sealed, where, tell)
-    return tuple(stage.side for stage in agenda.postponed)
+    return tuple(stage.side for stage in agenda.postponed), job
 
 
 def _bring(sealed: Sealed, where: steps.RunFolder, tell: progress.Progress) -> Sealed:
@@ -255,16 +265,17 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
         lines = [f" sealed   {place or sealed.folder.parent}/{sealed.folder.name}" for sealed in dumps]
         if tuple(job.config.sides) == ("reference",):
             lines += ["", *_describe_continuation(job, "target")]
-        lines = lines or [f" done     {', '.join(done)} in {where.store.root}"]
+        if not lines or tuple(job.config.sides) == SIDES:
+            lines += unjudged.render(_find_unjudged(job, where, done), columns=count_columns(sys.stderr))
         say("\n".join(lines))
-        return Outcome(None, 0)
+        return Outcome(None, 0, where.folder)
     _, verdict, _ = read_conclusion({name: sealed.folder for name, sealed in done.items()})
     code = EXIT_CODES[verdict.verdict]
     outcome = Outcome(verdict.verdict, code, where.folder)
     if "report" not in done:
         why = verdict.reasons or (f"{verdict.compared} of {verdict.total} records compared",)
         say("\n".join([f" {verdict.verdict.upper()}   {why[0]}", *(f"   {reason}" for reason in why[1:])]))
-        say(f" exit {code}, and no report: it is not in stages=[{','.join(job.config.stages)}]")
+        say(f" exit {code}, and no report: it is not in stages=[{','.join(job.asked)}]")
     else:
         shown = str(publication.publish(where.folder, done["report"].folder))
         model = read_model(done["report"].folder)
@@ -281,7 +292,7 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
             say(format_outcome(model, report_path=shown, reference_age=age))
         else:
             # A kept report has the seconds of the run that made it; the summary shows those of this one.
-            model = model if kept is None else replace(model, seconds=kept)
+            model = replace(model, recipe=_title(job), seconds=model.seconds if kept is None else kept)
             columns, plain = count_columns(sys.stderr), not is_unicode(sys.stderr)
             say(
                 render_summary(
@@ -298,6 +309,38 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
         say(f"\n scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}")
         say("\n".join(line for side in due for line in _describe_continuation(job, side)))
     return outcome
+
+
+def _find_unjudged(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> unjudged.Unjudged:
+    """Return what is known of a run that judged nothing."""
+    facts = {side: read_plain(sealed.folder / FACTS_FILE) for side in SIDES if (sealed := done.get(f"environment.{side}"))}
+    words = [word for word in job.overrides if word.partition("=")[0] not in {"stages", "output"}]
+    return unjudged.Unjudged(
+        title=_title(job),
+        stages=tuple(name for name, state, *_ in job.stages if state != "skipped"),
+        store=str(where.store.root),
+        facts=facts,
+        same=job.config.environment.same,
+        next_step=shlex.join(["precflow", *words]),
+    )
+
+
+def _title(job: Job) -> str:
+    """Return what the closing screens call a run: its name, if it has one, and its recipe."""
+    return f"{job.config.name} ({job.config.recipe})" if job.config.name else job.config.recipe
+
+
+def publish_job(outcome: Outcome) -> Path | None:
+    """Show the report of one of several jobs in a folder of its own, ``jobs/NUMBER``; return the page, or its folder.
+
+    ``None`` if the job made no report.
+
+    Raises:
+        StoreError: The run folder cannot be written.
+    """
+    if outcome.folder is None or outcome.report is None:
+        return None
+    return publication.publish(outcome.folder / publication.JOBS / str(outcome.run), outcome.report)
 
 
 def publish(outcome: Outcome) -> None:

@@ -8,6 +8,7 @@ the target's machine find each other's dumps in one store.
 from __future__ import annotations
 
 import functools
+import shlex
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from precflow.stages.second_pass import region
 FORGONE = frozenset([noise.KIND, as_is.KIND])  # kinds without which a run goes on where the machine of a side has not made them
 _TRAVELS = FORGONE | {"dump"}  # kinds of stages that the machine of the other side finds in the store
 
-_ENVIRONMENT = "environment"
+_DUMP = "dump"
 
 # Hex digits of the two parts of a key. Another machine finds a dump by the first part alone.
 _DECLARED_DIGITS = 10
@@ -169,7 +170,7 @@ class Agenda:
 
 def locate_run(config: RunConfig) -> RunFolder:
     """Return where the runs of a recipe and their results are; nothing is created, and nothing is connected to."""
-    folder = Path(config.runs).expanduser() / config.recipe
+    folder = Path(config.runs).expanduser() / (config.name or config.recipe)
     named = config.store or config.site.store
     if is_address(named):
         store = Store(folder / "store")
@@ -177,6 +178,23 @@ def locate_run(config: RunConfig) -> RunFolder:
         return RunFolder(folder, store, Manifest(folder), Remote(address, config.recipe, store))
     root = Path(named).expanduser() / config.recipe if named else folder / "store"
     return RunFolder(folder=folder, store=Store(root), manifest=Manifest(folder))
+
+
+def refuse_other_recipe(config: RunConfig, where: RunFolder) -> None:
+    """Refuse a run folder that has runs of another recipe: one history compares runs of one recipe.
+
+    Raises:
+        ConfigError: The name of a run, or a recipe with the name of such runs, is taken.
+    """
+    newest = next(iter(reversed(where.manifest.entries())), None) if where.folder.is_dir() else None
+    words = dict(word.partition("=")[::2] for word in shlex.split(newest.command)) if newest else {}
+    other = words.get("+recipe", "")
+    if other in {"", config.recipe} or Path(other).stem == config.recipe or not (config.name or words.get("name")):
+        return
+    raise ConfigError(
+        f"{where.folder} has runs of the recipe {other}, and this is {config.recipe}",
+        next_step=f"name={where.folder.name}_2, or another one that is free: precflow ls runs shows those that are taken",
+    )
 
 
 def select_stages(
@@ -204,10 +222,11 @@ def select_stages(
 
 
 def use_what_is_there(job: Job, where: RunFolder) -> Job:
-    """Return the job with the stages that its chosen ones need, as far as they are finished already.
+    """Return the job with the stages that its chosen ones need.
 
-    ``stages=[judge]`` judges again what a run has recorded, measured and compared before, with its noise floor. Of what is not
-    there only the environment is added, which takes seconds and which nobody thinks of.
+    ``stages=[judge]`` judges again what a run has recorded, measured and compared before, with its noise floor. What is not
+    there is added too, but for recordings: ``stages=[dump,compare]`` compares from nothing, and ``stages=[judge]`` from nothing
+    misses a dump, which is said when its turn comes.
     """
     chosen = job.config.stages
     if not chosen:
@@ -225,8 +244,21 @@ def use_what_is_there(job: Job, where: RunFolder) -> Job:
         if name in needed and (step := resolve(stage, whole, where, done)).sealed is not None:
             done[name] = step.sealed
     kinds = dict.fromkeys(every[name].kind for name in every if name in needed and every[name].kind not in chosen)
-    there = [kind for kind in kinds if kind == _ENVIRONMENT or all(name in done for name in needed if every[name].kind == kind)]
-    return replace(job, config=replace(job.config, stages=(*chosen, *there)))
+    there = [kind for kind in kinds if all(name in done for name in needed if every[name].kind == kind)]
+    return replace(job, config=_add_needs(replace(job.config, stages=(*chosen, *there))))
+
+
+def _add_needs(config: RunConfig) -> RunConfig:
+    """Return a recipe whose ``stages`` have all that they need, but recordings and the choice of a region for a second pass.
+
+    A chosen stage runs without a second pass where none was asked for, so the region is no need of it.
+    """
+    while True:
+        needed = {name.partition("@")[0].partition(".")[0] for stage in select_stages(config) for name in stage.needs}
+        more = [kind for kind in registry.NAMES if kind in needed and kind not in {*config.stages, _DUMP, region.NAME}]
+        if not more:
+            return config
+        config = replace(config, stages=(*config.stages, *more))
 
 
 def is_target_made(job: Job, where: RunFolder) -> bool:

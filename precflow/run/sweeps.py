@@ -30,11 +30,13 @@ class EndedJob:
         words: Its overrides.
         folder: Its run folder.
         outcome: ``None`` if it could not be done.
+        report: The page of its own report, or the folder of one without a page; ``None`` if it made none.
     """
 
     words: Sequence[str]
     folder: Path
     outcome: Outcome | None
+    report: Path | None = None
 
     @property
     def code(self) -> int:
@@ -48,7 +50,7 @@ class EndedJob:
 
 
 def format_jobs(ended: Sequence[EndedJob], code: int) -> str:
-    """Return the jobs for a screen: number, exit code, verdict, worst record, overrides that not all share, first finding."""
+    """Return the jobs for a screen: number, exit code, verdict, worst record, overrides that not all share, finding, report."""
     furthest = [job.outcome.furthest if job.outcome is not None else "" for job in ended]
     wide, wider = len(str(len(ended))), max(map(len, furthest))
     lines = [f" {len(ended)} jobs, exit {code}"]
@@ -56,11 +58,13 @@ def format_jobs(ended: Sequence[EndedJob], code: int) -> str:
         lines.append(f"   {number:>{wide}}  exit {job.code}  {job.text:<18}{f' {far:<{wider}} ' if wider else ''} {words}")
         if job.outcome is not None and job.outcome.finding:
             lines.append(f"   {'':>{wide}}          {job.outcome.finding}")
+        if job.report is not None:
+            lines.append(f"   {'':>{wide}}          {job.report}")
     return "\n".join(lines)
 
 
 def make_job_frame(ended: Sequence[EndedJob]) -> pd.DataFrame:
-    """Return one row for each job: ``job``, ``overrides``, ``verdict``, ``exit_code``, ``worst``, ``finding`` and ``folder``.
+    """Return one row for each job, with the columns ``job`` to ``report``.
 
     ``worst`` is the share of its limit that the worst record uses, ``NaN`` where none is over its limit; ``overrides`` are
     those that not all jobs share.
@@ -77,6 +81,7 @@ def make_job_frame(ended: Sequence[EndedJob]) -> pd.DataFrame:
             "worst": [math.nan if outcome is None else outcome.worst for outcome in outcomes],
             "finding": ["" if outcome is None else outcome.finding for outcome in outcomes],
             "folder": [str(job.folder) for job in ended],
+            "report": ["" if job.report is None else str(job.report) for job in ended],
         }
     )
 

@@ -34,6 +34,7 @@ class Job:
         advance: Called with what a stage has done, what it has to do, and in which unit, such as ``steps``.
         team: Folders of a team's ``standard`` and ``rule`` files, besides the shipped ones.
         agents: Keeps the agent of a side between its stages; ``None``: each stage starts its own.
+        asked: Stages that the user chose; ``config.stages`` has what they need too.
         began: When the run began, by :func:`time.monotonic`.
     """
 
@@ -52,6 +53,7 @@ class Job:
     advance: Callable[[int, int, str], None] = field(default=lambda *_: None)
     team: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     agents: Agents | None = None
+    asked: tuple[str, ...] = ()
     began: float = field(default_factory=time.monotonic)
 
     def side(self, name: str) -> Side:

@@ -67,6 +67,6 @@ def _find_report(place: str) -> Path:
 
 
 def find_newest(folder: Path) -> Path | None:
-    """Return the newest report below a folder, or ``None``. Copies in ``store/`` and ``public/`` folders do not count."""
-    pages = [page for page in folder.rglob(_PAGE) if not {"store", "public"} & set(page.relative_to(folder).parts)]
+    """Return the newest report below a folder, or ``None``. Copies in folders of stages and jobs do not count."""
+    pages = [page for page in folder.rglob(_PAGE) if not {"store", "public", "jobs"} & set(page.relative_to(folder).parts)]
     return max(pages, key=lambda page: page.stat().st_mtime, default=None)

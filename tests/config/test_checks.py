@@ -1,5 +1,6 @@
 import dataclasses
 import datetime
+from unittest import mock
 
 import pytest
 
@@ -15,6 +16,16 @@ def refused(team, text, *words):
     with pytest.raises(ConfigError) as error:
         compose(["+recipe=r", *words], complete=False)
     return [(problem.key, problem.message) for problem in error.value.problems]
+
+
+@pytest.mark.parametrize("name", ["a/b", "../a", ".a", "-a", "a b", "a@2", "x" * 101])
+def test_a_run_cannot_have_any_name(team, name):
+    assert refused(team, "about: {title: x}", f"name='{name}'") == [("name", mock.ANY)]
+
+
+def test_a_run_may_have_a_name_in_any_script(team):
+    team("r", "about: {title: x}")
+    assert compose(["+recipe=r", "name=实验-2.b"], complete=False).config.name == "实验-2.b"
 
 
 @pytest.mark.parametrize(

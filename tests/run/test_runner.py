@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,9 +14,12 @@ import pytest
 from precflow.config.composition import compose
 from precflow.errors import ConfigError, DumpError, StoreError
 from precflow.run import pruning, runner
+from precflow.run.find_runs import find_run
+from precflow.run.plan import build_plan
 from precflow.run.runner import run
 from precflow.run.store import Sealed
 from precflow.sides import launch
+from precflow.verbs.open import find_newest
 
 
 def history(tmp_path):
@@ -106,8 +110,43 @@ def test_chosen_stages_work_on_what_is_there(composed, tmp_path, capsys):
     run(composed("stages=[judge]", "tolerance.cosine_similarity=0.9"), command="")
     other = history(tmp_path)[-1]
     assert {name for name, state in other["states"].items() if state == "run"} == {"judge"}
-    with pytest.raises(ConfigError, match=r"stage report needs localize, which was never made with these values"):
-        run(composed("stages=[judge,report]", "tolerance.cosine_similarity=0.8"), command="")
+    assert run(composed("stages=[judge,report]", "tolerance.cosine_similarity=0.8"), command="").report is not None
+
+
+def test_a_run_has_the_folder_of_its_name(composed, tmp_path, capsys):
+    command = "precflow +recipe=compare_dumps name=warm_start"
+    assert run(composed("name=warm_start"), command=command).folder == Path("runs/warm_start")
+    assert " warm_start (compare_dumps) · " in capsys.readouterr().err
+    assert run(composed("name=warm_start"), command=command).run == 2  # the next number of that name
+    assert not (tmp_path / "runs" / "compare_dumps").exists()
+    assert find_run("warm_start@1").folder == Path("runs/warm_start")
+
+
+def test_a_name_belongs_to_one_recipe(composed):
+    run(composed("name=warm_start"), command="precflow +recipe=minilm name=warm_start")
+    with pytest.raises(ConfigError, match=r"runs/warm_start has runs of the recipe minilm, .* compare_dumps\n.*name=warm"):
+        run(composed("name=warm_start"), command="")
+    with pytest.raises(ConfigError, match="has runs of the recipe minilm"):
+        build_plan(composed("name=warm_start"))
+
+
+def test_each_of_several_jobs_has_a_folder_with_its_report(composed, tmp_path):
+    reports = [runner.publish_job(run(composed(f"tolerance.cosine_similarity={least}"), command="")) for least in (0.9, 0.8)]
+    assert reports == [Path(f"runs/compare_dumps/jobs/{number}/report.html") for number in (1, 2)]
+    assert "0.9" in (tmp_path / reports[0].parent / "public" / "report.md").read_text()
+    assert "0.8" in (tmp_path / reports[1].parent / "public" / "report.md").read_text()
+    assert find_newest(tmp_path / "runs") == tmp_path / "runs/compare_dumps/report.html"
+    assert runner.publish_job(run(composed("stages=[judge]"), command="")) is None
+
+
+def test_chosen_stages_from_nothing_add_what_they_need(composed, tmp_path, capsys):
+    run(composed("stages=[dump,compare]"), command="")
+    assert list(history(tmp_path)[-1]["instances"]) == ["dump.reference", "dump.target", "determinism", "compare"]
+    said = capsys.readouterr().err
+    assert "compare_dumps   nothing was judged" in said
+    assert "precflow +recipe=compare_dumps reference.dump=" in said.split("next")[1]
+    assert "stages=" not in said.split("next")[1]
+    assert run(composed("stages=[report]"), command="").verdict == "aligned"
 
 
 def test_a_run_that_fails_names_what_it_made(composed, tmp_path, monkeypatch):

@@ -11,9 +11,10 @@ def jobs_in(folder):
     aligned = SimpleNamespace(verdict="aligned", exit_code=0, furthest="", worst=math.nan, finding="")
     finding = "PF214 eps of layer_norm differs (certain)"
     wrong = SimpleNamespace(verdict="misaligned", exit_code=1, furthest="12 times its limit", worst=12.0, finding=finding)
+    page = folder / "jobs" / "2" / "report.html"
     words = ["+recipe=x", "target.dtype="]
     return [
-        EndedJob([words[0], words[1] + kind], folder, outcome)
+        EndedJob([words[0], words[1] + kind], folder, outcome, page if outcome is wrong else None)
         for kind, outcome in (("float32", aligned), ("float16", wrong), ("float8", None))
     ]
 
@@ -32,6 +33,7 @@ def test_the_jobs_of_a_command_line_are_one_table(tmp_path):
     assert screen[0] == " 3 jobs, exit 2"
     assert "12 times its limit  target.dtype=float16" in screen[2]
     assert screen[3].strip() == table["finding"][1]
+    assert screen[4].strip() == table["report"][1] == str(tmp_path / "jobs" / "2" / "report.html")
 
 
 def test_where_no_job_has_a_folder_nothing_is_written(tmp_path):
