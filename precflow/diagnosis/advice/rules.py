@@ -23,7 +23,8 @@ from precflow.errors import ConfigError, Problem
 # true suspect may be another one.
 _IN_FULL = "compare REFERENCE TARGET --record WHERE"
 _ROUNDINGS = 2.0  # an own error of fewer is that of a right operator, where the stage `introduced` did not decide
-_MOSTLY = 0.5  # share of infinities at places where the reference is beyond the type's range
+_MOSTLY = 0.5  # share of infinities at places where the reference is beyond the type's range, or of an explained error
+_SOME = 0.005  # share of an error that is worth a number
 _BEGINS, _AGREES, _DOUBTFUL = range(3)
 _HIGHEST = {_BEGINS: "certain", _AGREES: "likely", _DOUBTFUL: "possible"}  # certainty that a finding there can have
 
@@ -133,6 +134,22 @@ def _match(
     return matches
 
 
+def _list_tested(rule: AdviceRule, evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what was tested at a suspect and explains less than half of its error, and how much; not what the rule claims."""
+    if rule.about == "run":
+        return []
+    claimed = {*rule.evidence, *re.findall(r"\w+_share", f"{rule.when} {rule.likely_when} {rule.certain_when}")}
+    tested = {
+        name.tests: evidence[key]
+        for key, name in EVIDENCE.items()
+        if name.tests and key not in claimed and evidence.get(key, _MOSTLY) < _MOSTLY
+    }
+    partly = [(words, f"explains {100 * share:.2g} % of the error") for words, share in tested.items() if share > _SOME]
+    nothing = [words for words, share in tested.items() if share <= _SOME]
+    explain = "explains none of the error" if len(nothing) == 1 else "explain none of the error"
+    return partly + ([(", ".join(nothing), explain)] if nothing else [])
+
+
 def _write_look(rule: AdviceRule, where: str, evidence: Mapping[str, Any]) -> str:
     """Return the words that show more of a finding, with the record of a suspect for its place."""
     if rule.about != "run":
@@ -166,7 +183,7 @@ def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
         try_it=try_it,
         sources=rule.sources,
         claim=f"{where}: {title}" if where else title,
-        against=tuple(ruled_out.get(first.order, ())),
+        against=(*ruled_out.get(first.order, ()), *_list_tested(rule, evidence)),
         confirm=_fill_in(rule, rule.confirm, evidence) or try_it,
         look=_write_look(rule, where, evidence),
     )

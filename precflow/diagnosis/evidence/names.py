@@ -10,10 +10,17 @@ from typing import Any, NamedTuple
 
 
 class EvidenceName(NamedTuple):
-    """One piece of evidence: the words of a screen, and the meaning with unit and denominator."""
+    """One piece of evidence.
+
+    Attributes:
+        label: The words of a screen.
+        meaning: What it is, with unit and denominator.
+        tests: What might have been the cause, if it is the share of the error's energy that this explains; ``""`` otherwise.
+    """
 
     label: str
     meaning: str
+    tests: str = ""
 
 
 _RUN = {
@@ -379,7 +386,9 @@ _SUSPECT = {
     "operand_bits": EvidenceName(
         "bits of the operands that explain it", "11, 10 or 7 explicit bits of the significand; 0 if none explains the output."
     ),
-    "operand_share": EvidenceName("explained by those bits", "Share of the error's energy, 0 to 1."),
+    "operand_share": EvidenceName(
+        "explained by those bits", "Share of the error's energy, 0 to 1.", tests="operands of fewer bits"
+    ),
     "exact_products": EvidenceName(
         "products before it that agree", "Products of the same kind that agree to 18 bits or more, before this one."
     ),
@@ -399,7 +408,9 @@ _SUSPECT = {
         " rows_shifted, terms_left_out, terms_added_twice, positions_shifted, inputs_in_bfloat16, inputs_in_float16;"
         " empty if none does.",
     ),
-    "variant_share": EvidenceName("explained by that", "Share of the error's energy, 0 to 1."),
+    "variant_share": EvidenceName(
+        "explained by that", "Share of the error's energy, 0 to 1.", tests="another form of the operator"
+    ),
     "variant_detail": EvidenceName("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
     "argument_values": EvidenceName(
         "computed exactly with the argument",
@@ -407,7 +418,9 @@ _SUSPECT = {
         " absent if none does. Several explain it equally well.",
     ),
     "argument_recorded": EvidenceName("in place of", "The values of these arguments that both sides were called with."),
-    "argument_share": EvidenceName("explained by that argument", "Share of the error's energy, 0 to 1."),
+    "argument_share": EvidenceName(
+        "explained by that argument", "Share of the error's energy, 0 to 1.", tests="another argument"
+    ),
     "argument_places": EvidenceName(
         "elements that tell", "Elements of the output at which the two values of the argument give different numbers."
     ),
@@ -418,7 +431,9 @@ _SUSPECT = {
         " product multiplies), scaled, or form_ and the name of another form of one function's backward; empty if none does,"
         " absent if none was tried.",
     ),
-    "backward_share": EvidenceName("explained by that change", "Share of the error's energy, 0 to 1."),
+    "backward_share": EvidenceName(
+        "explained by that change", "Share of the error's energy, 0 to 1.", tests="a change in the backward"
+    ),
     "backward_left": EvidenceName(
         "left by that change", "In units of the reference's own error: near 1 if nothing but rounding is left."
     ),
@@ -442,14 +457,18 @@ _SUSPECT = {
     "isolated_extreme": EvidenceName("and they are the extreme ones", "The largest or smallest by value or by input."),
     "border": EvidenceName("the error is only at", "Which end of which axis; empty if it is not at a border."),
     "zero_share": EvidenceName(
-        "error where the target is zero", "Share of the error's energy where the reference is not zero."
+        "error where the target is zero",
+        "Share of the error's energy where the reference is not zero.",
+        tests="zeros in place of values",
     ),
     "zero_block": EvidenceName(
         "share of the block that is zero", "Of the smallest block around these zeros: 1 for a part that was not written."
     ),
     "clamp_value": EvidenceName("cut off at", "Largest or smallest value of the target, which several elements have."),
-    "clamp_share": EvidenceName("explained by the cut", "Share of the error's energy, 0 to 1."),
-    "sign_share": EvidenceName("only the sign differs", "Share of the error's energy at such elements."),
+    "clamp_share": EvidenceName(
+        "explained by the cut", "Share of the error's energy, 0 to 1.", tests="values that are cut off"
+    ),
+    "sign_share": EvidenceName("only the sign differs", "Share of the error's energy at such elements.", tests="another sign"),
     "norm_change": EvidenceName(
         "change of norms", "Of the rows, relative to the error: near 0 for a rotation, up to 1 for a scale."
     ),
@@ -460,7 +479,9 @@ _SUSPECT = {
     "position_growth": EvidenceName("grows with the position", "Relative error of the last quarter over that of the first."),
     "position_rank": EvidenceName("order of the errors by position", "Rank correlation, 1 if every position is worse."),
     "rearranged": EvidenceName("values are", "How they were moved; empty if no rearrangement explains the target."),
-    "rearranged_share": EvidenceName("explained by that order", "Share of the error's energy, 0 to 1."),
+    "rearranged_share": EvidenceName(
+        "explained by that order", "Share of the error's energy, 0 to 1.", tests="the values in another order"
+    ),
     "rearranged_exact": EvidenceName(
         "nothing else is left", "The right values in that order give the target's but for rounding and what arrived otherwise."
     ),
@@ -521,7 +542,9 @@ _SUSPECT = {
     "error_bits": EvidenceName("bits that agree", "-log2 of the error."),
     "error_cosine": EvidenceName("cosine of error and value", "Near 1 or -1 for a scale, near 0 for rounding."),
     "scale_slope": EvidenceName("target = reference times", "Least squares factor over all ordinary elements."),
-    "scale_share": EvidenceName("explained by that factor", "Share of the error's energy, 0 to 1."),
+    "scale_share": EvidenceName(
+        "explained by that factor", "Share of the error's energy, 0 to 1.", tests="one factor for all values"
+    ),
     "uneven_factor": EvidenceName(
         "factors differ between", "Rows, columns or slices that each have a factor of their own, in 16 bits; empty if none."
     ),
@@ -538,7 +561,7 @@ _SUSPECT = {
     "wraps_at": EvidenceName("wraps at", "The first number that this type lacks."),
     "epsilon_reference": EvidenceName("epsilon of the reference", "As recorded, or PyTorch's default."),
     "epsilon_target": EvidenceName("epsilon that explains the target", "Fitted from the input and both outputs."),
-    "epsilon_share": EvidenceName("explained by that epsilon", "Share of the error's energy, 0 to 1."),
+    "epsilon_share": EvidenceName("explained by that epsilon", "Share of the error's energy, 0 to 1.", tests="another epsilon"),
     "nonfinite_reference": EvidenceName("NaN or Inf on the reference", "Elements of its output."),
     "nonfinite_target": EvidenceName("NaN or Inf on the target", "Elements of its output."),
     "nonfinite_target_only": EvidenceName("NaN or Inf on the target only", "Elements that are numbers on the reference."),

@@ -977,3 +977,21 @@ def test_a_clean_run_is_advised_nothing(dtype):
 def test_advice_about_other_inputs_speaks_of_what_they_are(kind, word):
     finding = advise({**RUN, **OTHER_INPUT, "input_kind": kind, "suspects": []}, list(SHIPPED.values()))[0]
     assert (finding.rule, word in finding.fix) == ("PF402", True)
+
+
+def test_what_was_tested_and_explains_little_is_ruled_out():
+    suspect = {
+        "name": "a",
+        "operator": "layer_norm",
+        "scale_share": 0.12,
+        "sign_share": 0.0,
+        "clamp_share": 0.001,
+        "variant_share": 0.9,
+    }
+    (finding,) = advise({"suspects": [suspect]}, [rule("PF901", when="operator == 'layer_norm'", evidence=("operator",))])
+    assert finding.against == (
+        ("one factor for all values", "explains 12 % of the error"),
+        ("values that are cut off, another sign", "explain none of the error"),
+    )
+    (own,) = advise({"suspects": [suspect]}, [rule("PF901", when="scale_share > 0.1 and sign_share == 0 and clamp_share < 1")])
+    assert own.against == ()
