@@ -5,10 +5,14 @@ Only this module and the emulated device import the emulation, and only if the r
 
 from __future__ import annotations
 
+import difflib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Iterator, List
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Iterator, List, Sequence
 
 from precflow.agent.failures import AgentError
+
+_SHOWN = 6  # places that a message names
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +40,32 @@ def configure(request: Request, device: Device) -> None:
         rules.configure(asked)
     except ValueError as error:
         raise AgentError("bad_request", "emulate rules (%s): %s" % (name, error)) from error
+
+
+def refuse_misplaced(request: Request, model: torch.nn.Module) -> None:
+    """Refuse a fault that is tied to a module or a parameter that this model does not have, before anything runs.
+
+    Raises:
+        AgentError: ``bad_request``; the message names places of this model that would do.
+    """
+    modules = [name for name, _ in model.named_modules() if name]
+    parameters = [name for name, _ in model.named_parameters()]
+    for number, rule in enumerate(request.emulate.get("rules") or ()):
+        for key, places in (("module", modules), ("parameter", parameters)):
+            _refuse_elsewhere(request, number, key, rule.get(key, ""), places)
+
+
+def _refuse_elsewhere(request: Request, number: int, key: str, pattern: str, places: Sequence[str]) -> None:
+    if not pattern or any(fnmatchcase(place, pattern) for place in places):
+        return
+    near = difflib.get_close_matches(pattern, places, _SHOWN, 0.0) or list(places[:_SHOWN])
+    more = "" if len(places) <= len(near) else ", and %d more" % (len(places) - len(near))
+    message = "the emulated fault %s acts in %s %s, and this model has none of that name; it has %s%s"
+    raise AgentError(
+        "bad_request",
+        message % (request.emulate.get("name", ""), key, pattern, ", ".join(near) or "none at all", more),
+        "choose one:  emulate.rules.%d.%s=%s" % (number, key, near[0]) if near else "leave the fault out",
+    )
 
 
 def redraw(request: Request, model: torch.nn.Module) -> List[str]:

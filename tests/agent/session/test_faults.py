@@ -64,5 +64,13 @@ def test_a_fault_that_finds_nothing_is_refused(dumped):
     elsewhere = {**LINEAR_OFF, "module": "encoder.layers.40.*"}
     done, header = dumped(device=["emulated"], emulate={"name": "elsewhere", "rules": [elsewhere]})
     assert done.returncode == 2
-    assert "matched nothing that ran" in done.stdout
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["message"].endswith("none of that name; it has norm, linear, dropout")
+    assert last["next_step"] == "choose one:  emulate.rules.0.module=norm"
     assert header == {}
+    beside = {"name": "two", "rules": [LINEAR_OFF, {**REDRAWN, "parameter": "head.weight"}]}
+    done, _ = dumped(device=["emulated"], emulate=beside)  # one rule that acts does not hide one that has no place
+    assert "emulate.rules.1.parameter=linear.weight" in done.stdout
+    never = {**LINEAR_OFF, "operator": "convolution"}
+    done, _ = dumped(device=["emulated"], emulate={"name": "never", "rules": [never]})
+    assert "matched nothing that ran" in done.stdout
