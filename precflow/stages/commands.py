@@ -76,12 +76,15 @@ def look_command(job: Job, words: str) -> str:
 
 
 def name_dump(job: Job, side: str) -> str:
-    """Return what to type for the dump of a side: the folder of one that is given, else ``RUN:SIDE``."""
-    given = job.side(side).dump
+    """Return what to type for the dump of a side: the folder of one that is given, else ``RUN:SIDE`` or ``STORE:SIDE``."""
+    config, given = job.config, job.side(side).dump
     if given:
         return str(given)
-    folder = Path(job.config.runs) / job.config.recipe
-    return f"{job.config.recipe if folder.parent == Path('runs') else folder}:{side}"
+    store = config.store or config.site.store
+    if store and not is_address(store):
+        return f"{Path(store) / config.recipe}:{side}"
+    name = config.name or config.recipe
+    return f"{name if config.runs == 'runs' else Path(config.runs) / name}:{side}"
 
 
 def _is_unusable(job: Job, change: str) -> bool:

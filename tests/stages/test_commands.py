@@ -25,6 +25,7 @@ from precflow.stages.commands import (
     describe_change,
     environment_assignments,
     key_of,
+    look_command,
 )
 from precflow.stages.report import propose
 
@@ -275,3 +276,18 @@ def test_a_recipe_file_is_found_from_any_folder(printed, tmp_path, monkeypatch, 
     monkeypatch.chdir("/")
     there = composed_from(command)
     assert (there.recipe, there.about.title, there.target) == (here.recipe, "mine", here.target)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ([], "sd_text_encoder:target"),
+        (["name=first_try"], "first_try:target"),
+        (["runs=there"], "there/sd_text_encoder:target"),
+        (["store=evidence"], "evidence/sd_text_encoder:target"),
+        (["target.dump=given here"], "'given here'"),
+    ],
+)
+def test_a_dump_goes_by_what_can_be_typed_for_it(asked, words, name):
+    _, job = asked("+recipe=sd_text_encoder", *words)
+    assert look_command(job, "inspect TARGET --match x") == f"precflow inspect {name} --match x"
