@@ -59,8 +59,9 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class CalledOperator:
-    """What a call is a call of: operator and phase, and the element types of its outputs by index."""
+    """What a call is a call of: its name on screens, operator and phase, and the element types of its outputs by index."""
 
+    name: str
     operator: str
     phase: str
     dtypes: Mapping[str, str]
@@ -86,12 +87,15 @@ def build_rows(
         call = called.get(output.call)
         if call is not None:
             groups.setdefault((call.operator, call.phase, call.dtypes.get(output.index, "")), []).append(output)
-    rows = [_build_row(key, group, alone) for key, group in groups.items()]
+    rows = [_build_row(key, group, alone, called) for key, group in groups.items()]
     return sorted([*rows, *map(_build_function, unary)], key=lambda row: (row.operator, row.phase, row.dtype))
 
 
 def _build_row(
-    key: tuple[str, str, str], group: Sequence[IntroducedError], alone: Mapping[tuple[str, str], Mapping[str, Any]]
+    key: tuple[str, str, str],
+    group: Sequence[IntroducedError],
+    alone: Mapping[tuple[str, str], Mapping[str, Any]],
+    called: Mapping[str, CalledOperator],
 ) -> OperatorRow:
     operator, phase, dtype = key
     unit = _UNITS.get(dtype, 1.0)
@@ -107,7 +111,7 @@ def _build_row(
         in_run=worst.eta_target / unit,
         alone=max((float(error) / unit for error in errors if error is not None), default=None),
         reference=max(output.eta_reference for output in group) / unit,
-        worst=worst.call,
+        worst=called[worst.call].name,
         why="" if errors else next((str(line["why"]) for line in lines if line.get("why")), "it was not run alone"),
     )
 

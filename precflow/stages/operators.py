@@ -56,6 +56,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         ask_agent(job, "target", {**asked, "action": action}, folder)
     called = {
         pair.name: CalledOperator(
+            pair.reference.name,
             pair.reference.operator or pair.reference.class_name,
             str(pair.reference.phase),
             {record.index: record.dtype for record in pair.target.outputs},

@@ -16,9 +16,9 @@ def replayed(call, eta, why=""):
 
 
 CALLED = {
-    "a/norm": CalledOperator("aten.native_layer_norm", "forward", {"0": "float32"}),
-    "b/norm": CalledOperator("aten.native_layer_norm", "forward", {"0": "float32"}),
-    "b/grad": CalledOperator("aten.native_layer_norm_backward", "backward", {"0": "bfloat16"}),
+    "a/norm": CalledOperator("a / norm", "aten.native_layer_norm", "forward", {"0": "float32"}),
+    "b/norm": CalledOperator("b / norm", "aten.native_layer_norm", "forward", {"0": "float32"}),
+    "b/grad": CalledOperator("b (backward)", "aten.native_layer_norm_backward", "backward", {"0": "bfloat16"}),
 }
 UNARY = {
     "operator": "exp",
@@ -40,7 +40,7 @@ def test_calls_of_one_operator_are_a_row_with_its_largest_errors():
     found = [error("a/norm", target=3 * 2.0**-24), error("b/norm", target=5 * 2.0**-24, reference=2 * 2.0**-24, fault=True)]
     (row,) = rows_of(found, [replayed("a/norm", 4 * 2.0**-24), replayed("b/norm", 2.0**-24)])
     assert (row.operator, row.phase, row.dtype, row.calls, row.faults) == ("aten.native_layer_norm", "forward", "float32", 2, 1)
-    assert (row.in_run, row.alone, row.reference, row.worst) == (5, 4, 2, "b/norm")
+    assert (row.in_run, row.alone, row.reference, row.worst) == (5, 4, 2, "b / norm")
 
 
 def test_roundings_are_those_of_the_output_s_type():
