@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     group = chosen.group if chosen.group in _GROUPS else chosen.group.removesuffix("s")
     if group not in _GROUPS:
         raise ConfigError(
-            f"no such group: {chosen.group}.{did_you_mean(chosen.group, _GROUPS)}"
+            f"no such group: {chosen.group}.{did_you_mean(chosen.group, [*_GROUPS, _RUNS, _STORE])}"
             f"   Groups: {', '.join([*_GROUPS, _RUNS, _STORE])}"
         )
     entries = list_entries(group, chosen.config_dir)

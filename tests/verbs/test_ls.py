@@ -79,3 +79,11 @@ def test_a_rule_is_listed_by_what_it_is_about_without_the_syntax_of_its_title(ca
 def test_a_title_with_places_to_fill_in_is_readable_without_a_comment(tmp_path):
     (tmp_path / "ours.yaml").write_text('title: "{{ operator }} is {% if a %}wrong{% endif %} here"\n', encoding="utf-8")
     assert ls._make_entry(read(tmp_path / "ours.yaml", "rule", "ours"), "").title == "... is ...wrong... here"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("run", "runs"), ("stor", "store"), ("recipies", "recipe"), ("standart", "standard")]
+)
+def test_a_group_that_was_typed_wrongly_is_named(typed, meant):
+    with pytest.raises(ConfigError, match=rf"no such group: {typed}\. Did you mean +{meant} \?"):
+        ls.main([typed])
