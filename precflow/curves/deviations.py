@@ -190,8 +190,10 @@ def smooth_curve(values: Values, window: int) -> Values:
     """Return the running mean over ``window`` steps; the first result is of the first ``window`` of them."""
     if window <= 1:
         return values
-    # A running sum would carry the rounding of a spike, or of a large start, through the whole curve.
-    mean: Values = np.lib.stride_tricks.sliding_window_view(values, window).mean(axis=1)
+    import pandas as pd  # noqa: PLC0415  takes half a second, and whoever has no curve does without
+
+    # Its running sum is compensated (Kahan): the rounding of a spike, or of a large start, is not carried through the curve.
+    mean: Values = pd.Series(values).rolling(window).mean().to_numpy()[window - 1 :]
     return mean
 
 

@@ -54,7 +54,11 @@ def join(reference: Series, target: Series) -> Joined:
     >>> joined.steps.tolist(), joined.target.tolist()
     ([1, 2], [2.5, 1.5])
     """
-    steps, left, right = np.intersect1d(reference.steps, target.steps, assume_unique=True, return_indices=True)
+    import pandas as pd  # noqa: PLC0415  takes half a second, and whoever has no curve does without
+
+    left, right = (pd.Series(one.values, one.steps, name=side) for side, one in (("reference", reference), ("target", target)))
+    both = left.to_frame().join(right, how="inner")
+    steps: Steps = both.index.to_numpy(np.int64)
     sides = {"reference": reference, "target": target}
     intervals = {side: _find_interval(series.steps) for side, series in sides.items()}
     gaps = {
@@ -72,8 +76,8 @@ def join(reference: Series, target: Series) -> Joined:
         )
     return Joined(
         steps=steps,
-        reference=reference.values[left],
-        target=target.values[right],
+        reference=both["reference"].to_numpy(),
+        target=both["target"].to_numpy(),
         stopped=_find_stopped(reference.steps, target.steps, max(intervals.values())),
         started=_find_started(reference.steps, target.steps, max(intervals.values())),
         begun_anew={side: series.begun_anew for side, series in sides.items() if series.begun_anew},
