@@ -25,7 +25,7 @@ const drawTable = () => {
       cell("status", null, statusTag(word("status", row))),
       cell("role", "role-" + word("role", row), drawn(row) ? word("role", row) : ""),
       decided(row)
-        ? element("td", { role: "cell", class: "figure", "data-label": "of its limit", title: use(row) }, factor(figure("ratio", row)), element("br"), element("small", { class: "soft" }, ...breakable(word("metric", row), /(?<=_)/)))
+        ? element("td", { role: "cell", class: "figure", "data-label": "of its limit", title: use(row) }, factor(figure("ratio", row)), element("br"), element("small", { class: "soft" }, word("metric", row)))
         : cell("of its limit", "figure", "–"),
       ...data.shown.map((name) => cell(name, "figure", number(metric(name, row)))),
     ];
