@@ -17,13 +17,14 @@ def choose_examined(suspects: Sequence[Suspect]) -> list[Suspect]:
     A kind is an operator in a class of modules, in one phase: twenty-five layer norms with another epsilon are one, the linear
     layer that is wrong among them another.
     """
-    first = {_kind_of(suspect): suspect.record for suspect in reversed(suspects)}
-    wanted = {suspect.record for suspect in suspects if first[_kind_of(suspect)] == suspect.record}
+    first = {find_kind(suspect): suspect.record for suspect in reversed(suspects)}
+    wanted = {suspect.record for suspect in suspects if first[find_kind(suspect)] == suspect.record}
     kinds = [suspect for suspect in suspects if suspect.record in wanted][:MOST]
     others = [suspect for suspect in suspects if suspect.record not in wanted][: max(0, FEWEST - len(kinds))]
     chosen = {suspect.record for suspect in (*kinds, *others)}
     return [suspect for suspect in suspects if suspect.record in chosen]
 
 
-def _kind_of(suspect: Suspect) -> tuple[str, str, str]:
+def find_kind(suspect: Suspect) -> tuple[str, str, str]:
+    """Return an operator, the class of its module, and the phase."""
     return suspect.operator, suspect.class_name, parse_identity(suspect.record).phase

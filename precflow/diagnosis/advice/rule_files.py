@@ -14,13 +14,15 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from precflow.agent.contract import PHASES
 from precflow.config.documents import Document, display_path, dotted, read
 from precflow.diagnosis.advice.rule_templates import check_template, find_failure
 from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
 from precflow.diagnosis.findings import CERTAINTIES
 from precflow.errors import ConfigError, Problem
 
-ABOUT = ("run", "suspect", "unexplained")
+ABOUT = ("run", "suspect", "unexplained", "unexplained_run")
+_ABOUT_RUN = frozenset(("run", "unexplained_run"))
 RANKS = ("before", "normal", "after")
 """Among findings of equal certainty: those before all suspects, those in the order of the suspects, those after them."""
 _CONDITIONS = ("when", "likely_when", "certain_when")
@@ -64,7 +66,11 @@ class AdviceRule:
         certain_when: Condition that raises it to ``certain``; ``""`` for none. A rule about a suspect is certain only if the
             error begins at the suspect: its inputs are equal bit for bit, or float64 at its own inputs shows the error.
         against: What speaks against it.
-        about: ``run`` (once), ``suspect`` (for each suspect) or ``unexplained`` (for suspects that no other rule explains).
+        about: ``run`` (once), ``suspect`` (for each suspect), ``unexplained`` (for suspects that no other rule explains, unless
+            a certain finding explains one of the same kind) or ``unexplained_run`` (once, unless certain findings explain
+            suspects of every kind).
+        phase: Of a rule about the run, the part of the step that it speaks of, such as ``optimizer``. Where the run starts in
+            an earlier part, what it says is a consequence or a second fault, and stands back. ``""`` for no part.
         where: Module and operator, or a setting.
         try_it: Overrides that show whether it helps.
         confirm: A what-if that would confirm it; without one, ``try_it`` does.
@@ -86,6 +92,7 @@ class AdviceRule:
     certain_when: str = ""
     against: tuple[Objection, ...] = ()
     about: str = "suspect"
+    phase: str = ""
     where: str = "{{ name }}"
     try_it: str = ""
     confirm: str = ""
@@ -94,6 +101,11 @@ class AdviceRule:
     sources: tuple[str, ...] = ()
     rank: str = "normal"
     explains: bool = True
+
+    @property
+    def is_about_run(self) -> bool:
+        """Tell whether it speaks once, of the run, and not of each suspect."""
+        return self.about in _ABOUT_RUN
 
 
 _KEYS = {field.name: field for field in fields(AdviceRule)}
@@ -201,7 +213,7 @@ def _check_objections(document: Document, given: Any, about: Any) -> Iterator[Pr
 
 def _check_value(path: Path, key: str, value: Any, about: Any, identifier: re.Pattern[str]) -> Iterator[str]:
     """Yield what is wrong with one value."""
-    choices = {"certainty": CERTAINTIES, "about": ABOUT, "rank": RANKS, "explains": (True, False)}
+    choices = {"certainty": CERTAINTIES, "about": ABOUT, "phase": PHASES, "rank": RANKS, "explains": (True, False)}
     if key in choices:
         if not (isinstance(value, type(choices[key][0])) and value in choices[key]):  # 1 is in (True, False), but no bool
             yield f"is {value!r}; expected one of {', '.join(map(str, choices[key]))}"
@@ -228,5 +240,5 @@ def _check_names(names: Sequence[str], about: Any) -> Iterator[str]:
         if name not in EVIDENCE:
             near = difflib.get_close_matches(name, EVIDENCE, n=1)
             yield f"no evidence is named {name!r}" + (f"; did you mean {near[0]}?" if near else "")
-        elif about == "run" and name in OF_SUSPECT:
+        elif about in _ABOUT_RUN and name in OF_SUSPECT:
             yield f"{name!r} is known only of a suspect, and this rule is about the run"

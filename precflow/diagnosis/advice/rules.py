@@ -40,13 +40,18 @@ class _Match:
     evidence: Mapping[str, Any]
 
     @property
+    def is_behind_start(self) -> bool:
+        """Tell whether it speaks of a part of the step that comes after the one in which the run starts."""
+        return self.rule.phase in self.evidence.get("later_phases", ())
+
+    @property
     def place(self) -> tuple[object, ...]:
-        """Where it stands among others: sure ones first, then those at suspects where the error surely begins."""
+        """Where it stands: sure ones first, those behind the start after others, then by how surely the error begins there."""
         # "unknown" is as good as "possible": what is known of the true suspect comes before guesses about another one.
         strength = min(CERTAINTIES.index(self.certainty), CERTAINTIES.index("possible"))
         # Run-wide rules with the rank "after" come behind those about suspects.
         last = self.order < 0 and self.rule.rank == "after"
-        return (strength, last, self.standing, RANKS.index(self.rule.rank), self.order, self.rule.id)
+        return (strength, last, self.is_behind_start, self.standing, RANKS.index(self.rule.rank), self.order, self.rule.id)
 
 
 _RuledOut = dict[int, list[tuple[str, str]]]  # position of the suspect -> rules that do not hold there, and why
@@ -77,13 +82,29 @@ def advise(evidence: Mapping[str, Any], rules: Sequence[AdviceRule]) -> list[Fin
         for match in matches
         if match.rule.explains and CERTAINTIES.index(match.certainty) <= CERTAINTIES.index(match.rule.certainty)
     }
-    unexplained = [(number, suspect) for number, suspect in enumerate(suspects) if number not in explained]
-    for rule in (rule for rule in rules if rule.about == "unexplained"):
-        matches += _match(rule, unexplained, ruled_out, some_begin=some_begin)
+    # Twelve layer norms with one fault are not eleven riddles beside the one that is solved.
+    solved = {suspects[one.order].get("kind") for one in matches if _is_solved(one)}
+    unexplained = [
+        (number, suspect)
+        for number, suspect in enumerate(suspects)
+        if number not in explained and (suspect.get("kind") is None or suspect["kind"] not in solved)
+    ]
+    every_kind = run.get("suspect_kinds")
+    is_left = every_kind is None or not solved >= {*every_kind}
+    for rule in rules:
+        if rule.about == "unexplained":
+            matches += _match(rule, unexplained, ruled_out, some_begin=some_begin)
+        elif rule.about == "unexplained_run" and is_left:
+            matches += _match(rule, [(-1, run)], ruled_out, some_begin=False)
     by_rule: dict[str, list[_Match]] = {}
     for match in sorted(matches, key=lambda match: match.place):
         by_rule.setdefault(match.rule.id, []).append(match)
     return [_write_finding(same, ruled_out) for same in by_rule.values()]
+
+
+def _is_solved(match: _Match) -> bool:
+    """Tell whether a rule explains a suspect for certain."""
+    return match.order >= 0 and match.rule.explains and match.certainty == CERTAINTIES[0]
 
 
 def _begins(evidence: Mapping[str, Any]) -> bool:
@@ -125,7 +146,7 @@ def _match(
             claim = f"{rule.id} {_fill_in(rule, rule.title, evidence)}"
             ruled_out.setdefault(order, []).append((claim, _fill_in(rule, objection.because, evidence)))
             continue
-        standing = _BEGINS if rule.about == "run" else _find_standing(evidence, some_begin=some_begin)
+        standing = _BEGINS if rule.is_about_run else _find_standing(evidence, some_begin=some_begin)
         given = next(
             (name for name, condition in raised if condition and holds(condition, evidence, owner=owner)), rule.certainty
         )
@@ -136,7 +157,7 @@ def _match(
 
 def _list_tested(rule: AdviceRule, evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what was tested at a suspect and explains less than half of its error, and how much; not what the rule claims."""
-    if rule.about == "run":
+    if rule.is_about_run:
         return []
     claimed = {*rule.evidence, *re.findall(r"\w+_share", f"{rule.when} {rule.likely_when} {rule.certain_when}")}
     tested = {
@@ -152,7 +173,7 @@ def _list_tested(rule: AdviceRule, evidence: Mapping[str, Any]) -> list[tuple[st
 
 def _write_look(rule: AdviceRule, where: str, evidence: Mapping[str, Any]) -> str:
     """Return the words that show more of a finding, with the record of a suspect for its place."""
-    if rule.about != "run":
+    if not rule.is_about_run:
         where = evidence.get("record", where)
     elif where == evidence.get("first_suspect"):
         where = evidence.get("first_record", where)
@@ -176,7 +197,7 @@ def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
         title=title,
         certainty=first.certainty,
         where=where,
-        site=str(evidence.get("site", "")) if rule.about != "run" else "",
+        site=str(evidence.get("site", "")) if not rule.is_about_run else "",
         evidence=(*measured, *also),
         why=_fill_in(rule, rule.why, evidence),
         fix=_fill_in(rule, rule.fix, evidence),

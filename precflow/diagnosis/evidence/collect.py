@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, parse_identity
+from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, PHASES, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
@@ -30,7 +30,7 @@ from precflow.diagnosis.evidence.overflows.skipped_steps import list_noted
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.suspect import find_different_arguments
 from precflow.diagnosis.evidence.tensors import ObservedCall, Readable, observe
-from precflow.diagnosis.examined import choose_examined
+from precflow.diagnosis.examined import choose_examined, find_kind
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.gradients.alternatives import GradientAlternative
 from precflow.diagnosis.gradients.linear import add_products
@@ -120,7 +120,10 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     micro = micro_batches.gather(reference, target) if region.suspects and not blockers else {}
     # Gradients that are a sum of micro batches with a factor each have no factor of their own.
     of_loss = {BACKWARD, GRADIENT} if micro else set()
+    looked_at = [one.suspect for one in observed]
     observed = [one for one in observed if not _is_told(one, still, steps) and one.reference.phase not in of_loss]
+    left = {one.suspect.record for one in observed}
+    told_kinds = {find_kind(one) for one in looked_at if one.record not in left}
     shown = next((number for number, one in enumerate(observed) if repro and write_repro(one, repro)), None)
     headers, same = (reference.header, target.header), config.environment.same
     traces = None if blockers else overflow.trace_sides(reference, target, measures)
@@ -153,6 +156,10 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         "first_suspect": region.suspects[0].name if region.suspects else "",
         "first_record": name_record(parse_identity(region.suspects[0].record)) if region.suspects else "",
         "first_suspect_phase": parse_identity(region.suspects[0].record).phase if region.suspects else "",
+        "later_phases": _list_later_phases(reference, region.suspects),
+        "suspect_kinds": [
+            _describe_kind(kind) for kind in dict.fromkeys(map(find_kind, region.suspects)) if kind not in told_kinds
+        ],
         "suspects_all_matmul": families == {"matmul"},
         "unrepeatable_reference": _select_side(region.unrepeatable, "reference"),
         "unrepeatable_target": _select_side(region.unrepeatable, "target"),
@@ -165,6 +172,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
                 introduced=_choose_introduced(by_output, by_call, (name := name_call(call.reference)), call.records[0].index),
                 sources=different[name].sources if name in different else (),
             )
+            | {"kind": _describe_kind(find_kind(call.suspect))}
             | _describe_start(call, region.suspects[0])
             | _describe_alternative(explained.get(name))
             | _describe_other_argument(by_argument.get(name))
@@ -206,6 +214,28 @@ def _choose_introduced(
     if worst is not None and worst.is_fault and worst.is_inside:
         return worst
     return by_output.get((call, index))
+
+
+def _list_later_phases(reference: Readable, suspects: Sequence[Suspect]) -> list[str]:
+    """Return the parts of a step that follow the one in which the run starts, where none of them comes before it.
+
+    None does in the first step that was recorded.
+    """
+    if not suspects:
+        return []
+    start = parse_identity(suspects[0].record)
+    is_first = start.step == min((call.step for call in reference.calls()), default=start.step)
+    return list(PHASES[PHASES.index(start.phase) + 1 :]) if is_first else []
+
+
+def _describe_kind(kind: tuple[str, str, str]) -> str:
+    """Return a kind of suspects in words.
+
+    >>> _describe_kind(("linear", "Linear", "forward")), _describe_kind(("", "GELU", "backward"))
+    ('linear in Linear (forward)', 'GELU (backward)')
+    """
+    operator, class_name, phase = kind
+    return f"{' in '.join(filter(None, (operator, class_name)))} ({phase})"
 
 
 def _describe_start(call: ObservedCall, first: Suspect) -> dict[str, Any]:

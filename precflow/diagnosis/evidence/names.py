@@ -65,6 +65,13 @@ _RUN = {
     "first_suspect": EvidenceName("first suspect", "Its name; empty without one."),
     "first_record": EvidenceName("its record", "Name of the first suspect's failing output; empty without one."),
     "first_suspect_phase": EvidenceName("part of the step", "Phase of the first suspect; empty without one."),
+    "later_phases": EvidenceName(
+        "parts of the step behind the start",
+        "Phases that follow the one in which the run starts, if that is in the first recorded step; empty otherwise.",
+    ),
+    "suspect_kinds": EvidenceName(
+        "kinds of them", "Operator, class of module and phase of the suspects that evidence about the run does not tell."
+    ),
     "suspects_all_matmul": EvidenceName(
         "all of them multiply matrices", "Every suspect is of the family matmul; false without any."
     ),
@@ -309,6 +316,7 @@ _RUN = {
     "tokens_ratio": EvidenceName("other rows of that gradient", "Their size over that of the reference, the median."),
 }
 _SUSPECT = {
+    "kind": EvidenceName("kind", "Operator, class of its module, and phase."),
     "collective": EvidenceName("collective", "Name of the suspect, if it carries tensors between ranks."),
     "lost_result": EvidenceName(
         "collective whose result is lost in part",

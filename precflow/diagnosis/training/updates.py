@@ -168,7 +168,7 @@ def blame_still(
         region: The region by first divergence.
         found: What stands still.
         calls: Calls of the reference.
-        kept: Records of suspects that are wrong by themselves, at their own inputs.
+        kept: Records of suspects that are wrong by themselves, at their own inputs. Gradients that are never cleared are, too.
     """
     if not found:
         return region
@@ -181,7 +181,7 @@ def blame_still(
         identity = parse_identity(suspect.record)
         is_behind = identity.step > step or (identity.step == step and identity.phase == OPTIMIZER)
         follows = identity.step > step or (is_behind and still[0].why in {FROZEN, NOT_HELD, NO_GRADIENT})
-        if suspect.record in records or (follows and suspect.record not in kept):
+        if suspect.record in records or (follows and (suspect.record not in kept or _is_uncleared(identity, found))):
             continue
         (behind if is_behind else before).append(suspect)
     orders = {record.text: call for call in calls if call.phase == OPTIMIZER for record in call.outputs}
@@ -198,6 +198,19 @@ def blame_still(
     notes = [f"{dropped} calls that differ later follow from {note} in step {step}"] if dropped else []
     roles |= dict.fromkeys(records & roles.keys(), "introduces")
     return replace(region, start=suspects[0].name, suspects=suspects, roles=roles, notes=(*notes, *region.notes))
+
+
+def _is_uncleared(gradient: Identity, found: Sequence[StillParameter]) -> bool:
+    """Tell whether a gradient is that of a parameter that no optimizer holds since an earlier step.
+
+    An optimizer clears what it holds: on that side each step's gradient is added to those before it, and is wrong by itself.
+    """
+    return gradient.phase == GRADIENT and any(
+        one.why == NOT_HELD
+        and one.step < gradient.step
+        and (one.parameter, one.rank) == (join_names(gradient.module, gradient.index), gradient.rank)
+        for one in found
+    )
 
 
 def gather_still(found: Sequence[StillParameter], region: Region) -> dict[str, Any]:

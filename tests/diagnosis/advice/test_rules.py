@@ -917,6 +917,37 @@ def test_the_unexplained_rule_is_for_suspects_that_no_other_explains():
     assert [(one.rule, one.where) for one in advise({"suspects": suspects}, rules)] == [("PF901", "known"), ("PF902", "open")]
 
 
+LAYERS = [{"name": name, "kind": "gelu (backward)"} for name in ("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "certainty", "left"),
+    [
+        (["gelu (backward)"], "certain", []),
+        (["gelu (backward)", "linear (forward)"], "certain", ["whole"]),  # a kind that was not even examined
+        (["gelu (backward)"], "likely", ["b", "whole"]),  # it may be another one
+    ],
+)
+def test_what_a_certain_finding_explains_of_a_kind_is_neither_unknown_nor_a_whole_network(kinds, certainty, left):
+    rules = [
+        rule("PF001", when="name == 'a'", certainty=certainty),
+        rule("PF002", about="unexplained", where="{{ name }}", explains=False),
+        rule("PF003", about="unexplained_run", where="whole", explains=False),
+    ]
+    first, *others = [{**one, "inputs_equal": True} for one in LAYERS]
+    found = advise({"suspect_kinds": kinds, "suspects": [first, *others]}, rules)
+    assert sorted(one.where for one in found if one.rule != "PF001") == left
+
+
+def test_what_a_later_part_of_the_step_shows_stands_back():
+    rules = [rule("PF001", about="run", phase="optimizer", rank="before", where=""), rule("PF002")]
+    suspects = [{"name": "a", "inputs_equal": True}]
+    order = [
+        [one.rule for one in advise({"later_phases": later, "suspects": suspects}, rules)] for later in ([], ["optimizer"])
+    ]
+    assert order == [["PF001", "PF002"], ["PF002", "PF001"]]
+
+
 def test_missing_evidence_does_not_match_and_is_not_shown():
     names = {"suspects": [{"name": "a"}]}
     assert advise(names, [rule("PF901", when="scale_share > 0.5")]) == []
