@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from precflow.agent import redaction
 from precflow.config.schema import SAME_AT_START
 from precflow.config.search_path import list_folders, team_folders
-from precflow.errors import DumpError, StoreError
+from precflow.errors import DumpError, PrecflowError, StoreError
 from precflow.files import write_text
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.streams import is_unicode
@@ -21,7 +22,7 @@ from precflow.verbs import make_parser, print_json, write
 if TYPE_CHECKING:
     from precflow.dumps.lookup import FoundRecord
     from precflow.dumps.reader import Dump
-    from precflow.report.model import ReportModel
+    from precflow.report.model import ReportModel, Row
 
 _NOTHING = "nothing"
 _SAME_WORDS = f"{','.join(SAME_AT_START)} (default), one of these, or {_NOTHING}"
@@ -147,7 +148,7 @@ def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace, s
     from precflow.stages.two_dumps import compare_record
 
     left, right = _find_on_both_sides(reference, target, chosen.record)
-    row = compare_record(reference, target, left, right)
+    row = _judge_as_run(compare_record(reference, target, left, right), chosen.reference, chosen.target)
     detail = examine_record(reference, target, left, right)
     found = reproduce(*see_same_start(reference, target, same), same)
     doubts = (*found.blockers, *found.parted)
@@ -165,6 +166,30 @@ def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace, s
     # Moved values have no limit, so they are not judged; if they are equal, no limit could fail them.
     agrees = status in {"pass", "accepted", "near_tie"} or (status == "not_judged" and row.measure.equal)
     return EXIT_CODES["aligned" if agrees else "inconclusive"]
+
+
+def _judge_as_run(row: Row, reference: str, target: str) -> Row:
+    """Return a record as the run has judged it whose two sides are compared; as it is, where they are not of one run.
+
+    A run measures its limits, and two dumps alone have fixed ones: one record would be shown with two shares of two limits.
+    """
+    run, _, side = reference.rpartition(":")
+    other, _, other_side = target.rpartition(":")
+    if not run or run != other or (side, other_side) != ("reference", "target"):
+        return row
+    from precflow.run.find_results import read_result
+
+    try:
+        rows = read_result(run).rows
+    except PrecflowError:  # a run that has no verdict yet
+        return row
+    known = next((one for one in rows if one.measure.record == row.measure.record), None)
+    # Another target may have been recorded since: the same metrics are those of the same tensors.
+    same = known is not None and all(
+        math.isclose(value, row.measure.metrics.get(name, math.nan), rel_tol=1e-9)
+        for name, value in known.measure.metrics.items()
+    )
+    return known if known is not None and same and known.judged.metric else row
 
 
 def _find_on_both_sides(reference: Dump, target: Dump, text: str) -> tuple[FoundRecord, FoundRecord]:

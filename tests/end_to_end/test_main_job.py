@@ -2,9 +2,13 @@
 
 import json
 import re
+import shlex
 import shutil
 
 import pytest
+
+from precflow.judgement.verdicts import Judged
+from precflow.report import wording
 
 pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("text encoder")]
 EMULATED = ("target.device=emulated",)
@@ -41,6 +45,21 @@ def test_a_changed_limit_judges_again_and_keeps_the_dumps(precflow, small):
     again = precflow(*small)
     assert again.code == 0
     assert set(states(again).values()) == {"kept"}
+
+
+def test_the_next_command_of_a_finding_shows_the_record_as_the_run_has_judged_it(precflow, small):
+    ended = precflow(*small, "target.dtype=float32", "+emulate=layernorm_eps")
+    finding, suspect = ended.result["findings"][0], ended.result["region"]["suspects"][0]
+    assert finding["try_it"].startswith("precflow compare sd_text_encoder:reference sd_text_encoder:target --record ")
+    assert finding["where"] == suspect["name"]
+    row = next(row for row in ended.result["rows"] if row["record"] == suspect["record"])
+    assert row["ratio"] == suspect["ratio"]
+    shown = precflow(*shlex.split(finding["try_it"])[1:])
+    assert shown.code == 1
+    use = wording.describe_use(
+        Judged("", "fail", row["metric"], row["value"], row["limit"], row["ratio"], floor=row.get("floor"))
+    )
+    assert use in " ".join(shown.out.split())
 
 
 def test_another_dtype_and_back_costs_nothing(precflow, small):
