@@ -143,7 +143,7 @@ def measure_gradients(reference: ReadableDump, target: ReadableDump, measures: I
     Args:
         reference: Evidence of the reference.
         target: Evidence of the target.
-        measures: Measures of the pairs, for cosines of gradients whose tensors were not kept.
+        measures: Measures of the pairs, for cosines of gradients whose tensors were not kept; sketches give the others.
     """
     sides = [_Side(dump) for dump in (reference, target)]
     cosines = {measure.record: measure.metrics.get("cosine_similarity") for measure in measures}
@@ -223,12 +223,25 @@ def _compare(
     left, right = sides[0].read(record), sides[1].read(other)
     if left is None or right is None:
         cosine = 1.0 if record.known and record.known == other.known else cosines.get(record.text)
+        if cosine is None:
+            cosine = _find_cosine(sides[0].read_linear(record), sides[1].read_linear(other))
         return _norm_of(record), _norm_of(other), cosine
     ordinary = np.isfinite(left) & np.isfinite(right)
     left, right = left[ordinary], right[ordinary]
     norms = float(np.linalg.norm(left)), float(np.linalg.norm(right))
     cosine = float(left @ right) / (norms[0] * norms[1]) if norms[0] and norms[1] else None
     return (*norms, None if cosine is None else max(-1.0, min(1.0, cosine)))
+
+
+def _find_cosine(left: Floats | None, right: Floats | None) -> float | None:
+    """Return the cosine of two sketches; ``None`` where one is missing, zero or not finite.
+
+    A sketch is linear: that of a multiple is the multiple of the sketch. Of gradients in other directions it is an estimate.
+    """
+    if left is None or right is None or left.shape != right.shape:
+        return None
+    size = float(np.linalg.norm(left)) * float(np.linalg.norm(right))
+    return max(-1.0, min(1.0, float(left @ right) / size)) if 0.0 < size < math.inf else None
 
 
 def _norm_of(record: Record) -> float | None:

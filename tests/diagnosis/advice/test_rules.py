@@ -341,6 +341,7 @@ TABLE = [
     ("PF208", BEHIND, {**BEHIND, "introduced_fault": True}),
     ("PF208", BEHIND, {**BEHIND, "inputs_equal": True}),
     ("PF601", {}, {"suspect_count": 2}),
+    ("PF601", {**SCALED, "gradient_factor": 1.001}, SCALED),  # that says more
     ("PF601", {"accepted_count": 0}, {"accepted_count": 1}),
     ("PF602", {"suspect_count": 9}, {"suspect_count": 2}),
     ("PF212", variant("gelu_tanh", scale_share=0.99), variant("inputs_in_float16", family="activation")),
@@ -492,6 +493,8 @@ TABLE = [
     ("PF225", CUT, {**CUT, "elements": 9}),
     ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999}, variant("unbiased_variance", scale_slope=1.01, scale_share=0.9999)),
     ("PF299", {}, EPSILON),
+    ("PF299", SCALED, {**SCALED, "operator": "linear backward"}),  # which has the factor of all gradients
+    ("PF299", {**SCALED, "operator": "linear backward", "introduced_fault": True}, EPSILON),  # wrong at its own inputs
     ("PF301", MASK, {**MASK, "masked_target": 1000, "masked_different": 0}),
     ("PF301", {**MASK, "masked_target": 1000, "masked_different": 2}, {**MASK, "masked_different": 0}),
     ("PF301", {**MASK, "family": "softmax"}, {**MASK, "family": "softmax", "masked_target": 1200, "low_precision": True}),
@@ -946,6 +949,21 @@ def test_what_a_later_part_of_the_step_shows_stands_back():
         [one.rule for one in advise({"later_phases": later, "suspects": suspects}, rules)] for later in ([], ["optimizer"])
     ]
     assert order == [["PF001", "PF002"], ["PF002", "PF001"]]
+
+
+@pytest.mark.parametrize(
+    ("factor", "ranks", "ending"),
+    [
+        (0.5, {"ranks": 2}, "reference, one divided by the number of ranks"),
+        (4.0, {"ranks": 4}, "reference, the number of ranks"),
+        (0.5, {"ranks": 4}, "reference"),
+        (0.5, {}, "reference"),
+    ],
+)
+def test_a_factor_of_all_gradients_is_compared_with_the_number_of_ranks(factor, ranks, ending):
+    found = advise(evidence({**SCALED, "gradient_factor": factor, **ranks}), SHIPPED.values())
+    (title,) = [one.title for one in found if one.rule == "PF804"]
+    assert title == f"All gradients are {factor:g} times those of the {ending}"
 
 
 def test_missing_evidence_does_not_match_and_is_not_shown():

@@ -93,6 +93,23 @@ def test_without_tensors_norms_come_from_statistics():
     assert found.changes == ()
 
 
+class Sketched(Run):
+    """A run of which statistics and sketches are kept."""
+
+    def __init__(self, factor=1.0):
+        super().__init__(factor=factor, kept=False)
+
+    def sketch(self, record):
+        return self.held[record.text].reshape(1, -1)
+
+
+def test_one_factor_of_all_gradients_shows_in_sketches_too():
+    found = measure_gradients(Sketched(), Sketched(factor=0.5))
+    assert [row.factor for row in found.rows] == pytest.approx([0.5] * len(found.rows))
+    assert {row.factor for row in measure_gradients(Sketched(), Sketched(factor=-0.5)).rows} == {None}
+    assert {row.factor for row in measure_gradients(Run(kept=False), Run(kept=False, factor=0.5)).rows} == {None}
+
+
 def test_a_gradient_of_zero_has_no_direction():
     found = measure_gradients(Run(factor=0.0), Run())
     assert {row.cosine for row in found.rows} == {None}
