@@ -42,7 +42,8 @@ class _Match:
     @property
     def is_behind_start(self) -> bool:
         """Tell whether it speaks of a part of the step that comes after the one in which the run starts."""
-        return self.rule.phase in self.evidence.get("later_phases", ())
+        phase = self.rule.phase if self.rule.is_about_run else self.evidence.get("phase")
+        return phase in self.evidence.get("later_phases", ())
 
     @property
     def place(self) -> tuple[object, ...]:

@@ -121,7 +121,14 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     # Gradients that are a sum of micro batches with a factor each have no factor of their own.
     of_loss = {BACKWARD, GRADIENT} if micro else set()
     looked_at = [one.suspect for one in observed]
-    observed = [one for one in observed if not _is_told(one, still, steps) and one.reference.phase not in of_loss]
+    observed = [
+        one
+        for one in observed
+        if not _is_told(one, still, steps)
+        and one.reference.phase not in of_loss
+        # Gradients that are clipped by their common norm all change, if one of them is wrong.
+        and not (one.suspect.changed and _describe_start(one, region.suspects[0]))
+    ]
     left = {one.suspect.record for one in observed}
     told_kinds = {find_kind(one) for one in looked_at if one.record not in left}
     shown = next((number for number, one in enumerate(observed) if repro and write_repro(one, repro)), None)
@@ -172,7 +179,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
                 introduced=_choose_introduced(by_output, by_call, (name := name_call(call.reference)), call.records[0].index),
                 sources=different[name].sources if name in different else (),
             )
-            | {"kind": _describe_kind(find_kind(call.suspect))}
+            | {"kind": _describe_kind(find_kind(call.suspect)), "phase": call.reference.phase}
             | _describe_start(call, region.suspects[0])
             | _describe_alternative(explained.get(name))
             | _describe_other_argument(by_argument.get(name))

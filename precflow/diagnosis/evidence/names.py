@@ -316,6 +316,7 @@ _RUN = {
     "tokens_ratio": EvidenceName("other rows of that gradient", "Their size over that of the reference, the median."),
 }
 _SUSPECT = {
+    "phase": EvidenceName("part of the step", "Phase of the call."),
     "kind": EvidenceName("kind", "Operator, class of its module, and phase."),
     "collective": EvidenceName("collective", "Name of the suspect, if it carries tensors between ranks."),
     "lost_result": EvidenceName(

@@ -951,6 +951,14 @@ def test_what_a_later_part_of_the_step_shows_stands_back():
     assert order == [["PF001", "PF002"], ["PF002", "PF001"]]
 
 
+def test_an_optimizer_that_follows_from_an_unknown_cause_does_not_stand_above_it():
+    rules = [rule("PF001", when="status == 'a'"), rule("PF002", about="unexplained", certainty="unknown", explains=False)]
+    step = {"name": "step", "phase": "optimizer", "status": "a", "inputs_equal": True}
+    start = {"name": "start", "phase": "backward", "status": "b"}
+    found = advise({"later_phases": ["gradient", "optimizer"], "suspects": [step, start]}, rules)
+    assert [one.where for one in found] == ["start", "step"]
+
+
 @pytest.mark.parametrize(
     ("factor", "ranks", "ending"),
     [

@@ -267,6 +267,24 @@ def test_three_suspects_of_one_kind_are_read_and_the_first_of_another(hand_made,
     assert [one["module"] for one in found["suspects"]] == ["layers.0", "layers.1", "late"]
 
 
+@pytest.mark.parametrize("start", ["backward", "optimizer"])
+def test_steps_that_are_given_other_gradients_behind_a_wrong_backward_have_no_cause_of_their_own(start, hand_made, judge_calls):
+    sides = []
+    for factor in (1.0, 0.5):
+        dump = hand_made()
+        dump.module("norm", value=factor * np.ones((2, 2), np.float32), phase="backward", class_name="LayerNorm")
+        given = {"content": str(factor)}
+        dump.module("head", given, value=factor * np.ones((2, 2), np.float32), phase="optimizer", class_name="Linear")
+        sides.append(dump)
+    measures, judged = judge_calls(sides[0], {call.name: "fail" for call in sides[0].made})
+    backward, step = (Suspect.of(call, call.outputs[0].text, 9.0, "") for call in sides[0].made)
+    changed = replace(step, changed="input weight after head.weight (gradient) returned it")  # clipped by a common norm
+    region = Region(suspects=(backward, changed) if start == "backward" else (changed, backward))
+    found = collect(*sides, region=region, measures=measures, judged=judged, config=CONFIG)
+    assert {one["phase"] for one in found["suspects"]} == {"backward", start}
+    assert ("Linear (optimizer)" in found["suspect_kinds"]) == (start == "optimizer")
+
+
 def test_products_that_agree_before_the_suspect_are_counted(hand_made, judge_calls):
     dump = hand_made()
     for operator in ("linear", "matmul", "conv2d", "gelu", "linear", "linear"):
