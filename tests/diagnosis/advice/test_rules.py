@@ -285,6 +285,11 @@ TABLE = [
     ),
     ("PF206", {"arguments_elsewhere": ["a / layer_norm: eps: 1e-05 / 1e-06"], "failing": 0}, {}),
     ("PF202", {"status": "dtype", "target_output_dtype": "float16"}, {}),
+    (
+        "PF202",
+        {"status": "dtype", "target_output_dtype": "int32"},
+        {"status": "dtype", "wrapped_type": "int8", "wraps_at": 128},
+    ),
     ("PF203", {"arguments_different": ["eps: 1 / 2"]}, {}),
     ("PF204", {"unpaired_count": 1, "unpaired_target": ["a / rope"]}, {"unpaired_count": 1, "damage": ["torn"]}),
     ("PF205", {"wired_differently": ["its input 0 comes from a"], "introduced_fault": False}, {"introduced_fault": False}),

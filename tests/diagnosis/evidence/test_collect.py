@@ -285,6 +285,19 @@ def test_steps_that_are_given_other_gradients_behind_a_wrong_backward_have_no_ca
     assert ("Linear (optimizer)" in found["suspect_kinds"]) == (start == "optimizer")
 
 
+@pytest.mark.parametrize(("length", "first"), [(200, "PF230"), (100, "PF202")])  # int8 ends at 127
+def test_a_count_in_another_type_is_named_by_where_it_wraps(length, first, hand_made, judge_calls):
+    sides = []
+    for kind in ("int64", "int8"):
+        dump = hand_made()
+        before = dump.operator("layers.0", "contiguous", value=np.ones(length, np.int8))
+        dump.operator("layers.0", "cumsum", before, value=np.cumsum(np.ones(length), dtype=kind))
+        sides.append(dump)
+    found = findings(*sides, judge_calls, "cumsum", "dtype")
+    assert found[0].rule == first
+    assert {"PF202", "PF230"} & {one.rule for one in found} == {first}
+
+
 def test_products_that_agree_before_the_suspect_are_counted(hand_made, judge_calls):
     dump = hand_made()
     for operator in ("linear", "matmul", "conv2d", "gelu", "linear", "linear"):
