@@ -83,8 +83,7 @@ def gather(
         evidence |= _measure_error(observed, observed.output) | _gather_by_family(family, observed, observed.output)
         evidence |= in_place.gather(observed)
     else:
-        evidence |= _compare_statistics(*observed.records)
-    evidence |= _find_wrap(observed)  # also where an argument, such as dtype=torch.int8, says why
+        evidence |= _compare_statistics(*observed.records) | _find_wrap(observed)
     return {name: value for name, value in evidence.items() if value is not None}
 
 
