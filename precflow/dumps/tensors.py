@@ -97,7 +97,8 @@ class Tensors:
 
         Args:
             record: The record.
-            found: Its content id, if the caller has computed it from :meth:`view`; then nothing is read here.
+            found: Its content id, if the caller has computed it from :meth:`view`; then nothing is read here, and bytes that
+                were good when they were read before count as damaged if they no longer are.
             array: The result of :meth:`view`, if the caller has it.
 
         Raises:
@@ -107,7 +108,7 @@ class Tensors:
             self.load_attached(record.key)
             return
         with self._lock_of(record.key):
-            if record.key not in self._problems:
+            if record.key not in self._problems or found not in {None, record.content}:
                 seen = found or _compute_content_id(self.view(record) if array is None else array)
                 self._problems[record.key] = "" if seen == record.content else self._describe_damage(record.key)
             self._reading.pop(record.key, None)

@@ -63,7 +63,11 @@ def open_dump(folder: Path) -> Dump:
 def _open(folder: Path) -> Dump:  # a function of its own: `read_once` keeps what it returns
     if not is_given(folder):
         return Dump.open(folder)
-    return Dump.open(Path(read_plain(folder / GIVEN_FILE)["path"]), allow_unsealed=True)
+    return read_once(_open_anything, Path(read_plain(folder / GIVEN_FILE)["path"]))
+
+
+def _open_anything(path: Path) -> Dump:
+    return Dump.open(path, allow_unsealed=True)
 
 
 def is_given(folder: Path) -> bool:
@@ -315,4 +319,4 @@ def _open_given(side: str, job: Job) -> Dump:
     if not path.is_dir():
         problem = "is a file" if path.is_file() else "does not exist"
         raise DumpError(f"{side}.dump={path} {problem}", next_step=f"give the folder that holds {HEADER_FILE}")
-    return Dump.open(path, allow_unsealed=True)
+    return read_once(_open_anything, path.resolve())  # the object that later stages get: records are decoded once

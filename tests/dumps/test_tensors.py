@@ -39,6 +39,15 @@ def test_a_cut_shard_is_told_with_what_it_lost(folder):
     assert sum(readable(dump, call.outputs[0]) for call in dump.calls()) == 28
 
 
+def test_bytes_that_change_after_they_were_verified_are_found(folder):
+    dump = Dump.open(folder)
+    assert dump.verify() == []
+    record = dump.calls()[0].outputs[0]
+    dump.check(record, record.content)
+    with pytest.raises(DumpError, match="is damaged"):
+        dump.check(record, "0" * 32)
+
+
 def readable(dump, record):
     try:
         dump.tensor(record)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import precflow
-from precflow.dumps import lookup
+from precflow.dumps import lookup, reader
 from precflow.dumps.reader import Dump
 from precflow.errors import ConfigError
 from precflow.stages.two_dumps import OneRecordDump, compare_dumps, compare_record
@@ -117,6 +117,15 @@ def test_steps_with_another_learning_rate_are_never_aligned(tmp_path, rate, verd
 def test_the_type_of_a_side_sets_its_limit(both):
     assert compare_dumps(*both(1.001), command="").verdict.verdict == "misaligned"
     assert compare_dumps(*both(1.001, dtype="float16"), command="").rows[0].judged.limit == 2.0**-8
+
+
+def test_each_file_of_records_is_decoded_once(both, monkeypatch):
+    seen = []
+    read = reader.read_records
+    monkeypatch.setattr(reader, "read_records", lambda path, name, *rest: seen.append(path / name) or read(path, name, *rest))
+    compare_dumps(*both(2.0), command="")
+    assert seen
+    assert len(seen) == len(set(seen))
 
 
 def test_one_record_is_measured_alone(both):
