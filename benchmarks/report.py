@@ -7,8 +7,11 @@
 
 Both dumps are made here: a transformer of 48 layers, its modules and operators, forward, backward, gradients and optimizer, as
 many steps as the records need. From one layer of one step on everything is over its limit, as it is after a fault. Each size
-runs recipe ``compare_dumps`` in a process of its own: seconds are of the processor, megabytes the peak of each stage. Seconds
-per million records of one table can be compared, and are the same in every row where a stage is linear.
+runs recipe ``compare_dumps`` in a process of its own. Forward operators are real: their outputs are what their inputs, weights
+and arguments give, so that they can be computed again; gradients and updates have the right shapes and arbitrary values.
+
+Seconds are of the processor, megabytes the peak of each stage. Seconds per million records of one table can be compared, and
+are the same in every row where a stage is linear.
 """
 
 from __future__ import annotations
@@ -16,18 +19,22 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from capturing.curves import curve
 
 from precflow.agent.contract import CHECKSUM, EMPTY_HEADER, checksum_of
 from precflow.dumps.digest import content_id
 
+Array = npt.NDArray[np.float32]
 _SIZES = (5_000, 20_000, 50_000, 200_000)
 _LAYERS = 48
 _SITES = 40  # places in the source
@@ -70,6 +77,34 @@ print(json.dumps({"stages": found, "public": public / 1e6, "measures": lines}))
 """
 
 
+_SHAPE = [4, 4]  # square, so that every operator fits every other
+
+
+def _layer_norm(x: Array) -> Any:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def _softmax(x: Array) -> Any:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def _gelu(x: Array) -> Any:
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+
+
+# Operator -> its arguments besides tensors, and what it computes.
+_OPERATORS: dict[str, tuple[dict[str, str], Callable[..., Any]]] = {
+    "layer_norm": ({"normalized_shape": "(4,)"}, _layer_norm),
+    "linear": ({}, lambda x, weight: x @ weight.T),
+    "transpose": ({"dim0": "0", "dim1": "1"}, np.transpose),
+    "matmul": ({}, np.matmul),
+    "softmax": ({"dim": "-1"}, _softmax),
+    "add": ({}, np.add),
+    "gelu": ({}, _gelu),
+}
+
+
 class Side:
     """Writes one side: calls of a step go into one file of records and one shard.
 
@@ -85,36 +120,46 @@ class Side:
         self._files: dict[str, dict[str, Any]] = {}
         self._lines: list[dict[str, Any]] = []
         self._stored: dict[str, bytes] = {}
+        self._values: dict[str, Array] = {}  # of this step, by content id
         self._inputs = 0
         self._tensors = 0
         self.records = 0
         self.step = 0
 
     def call(self, module: str, operator: str = "", *, inputs: Any = (), phase: str = "forward", **more: Any) -> dict[str, Any]:
-        """Add a call with one output and return that output, to be given to later calls."""
-        moves = operator in {"view", "transpose"}
+        """Add a call with one output and return that output, to be given to later calls.
+
+        An operator of ``_OPERATORS`` gives what it computes from its inputs; everything else arbitrary values.
+        """
+        moves = operator == "transpose"
         same = more.pop("same", None)  # a module returns what the last call inside it made
         order = len(self._lines)
         index = more.pop("index", "0")
-        content = inputs[0]["content"] if moves else same["content"] if same else self._tensor()
-        output = {"index": index, "dtype": "float32", "shape": [2, 8], "content": content, "stored": not moves, "weight": ""}
+        arguments, compute = _OPERATORS.get(operator, ({}, None))
+        made = compute(*(self._values[tensor["content"]] for tensor in inputs)) if compute else None
+        content = same["content"] if same else self._tensor(made, exact=moves)
+        output = {"index": index, "dtype": "float32", "shape": _SHAPE, "content": content, "stored": True, "weight": ""}
         ordinal = more.pop("ordinal", 0)
         about = {"order": order, "level": "api" if operator else "module", "module": module, "class": "Linear", "call": 0}
         place = {"operator": operator, "ordinal": ordinal, "phase": phase, "step": self.step, "rank": 0, "site": order % _SITES}
         given = [{**tensor, "index": str(number)} for number, tensor in enumerate(inputs)]
-        rest = {"movement": moves, "compiled": False, "arguments": {"dim": "-1"} if operator else {}, "inputs": given}
+        rest = {"movement": moves, "compiled": False, "arguments": arguments, "inputs": given}
         self._lines.append({**about, **place, **rest, "outputs": [{**output, "source": None}]})
         self.records += 1
         self._inputs += len(given)
         return {**output, "source": same["source"] if same else [order, index]}
 
-    def _tensor(self) -> str:
-        array = self._random.standard_normal((2, 8), np.float32)
-        wrong = self._wrong(self.records)
-        if wrong:
-            array *= np.float32(1 + wrong)
+    def weight(self) -> dict[str, Any]:
+        """Return a weight, the same on both sides."""
+        content = self._tensor(None, exact=True)
+        return {"dtype": "float32", "shape": _SHAPE, "content": content, "stored": True, "weight": "weight", "source": None}
+
+    def _tensor(self, made: Array | None, *, exact: bool = False) -> str:
+        array = self._random.standard_normal(_SHAPE, np.float32) if made is None else made.astype(np.float32)
+        wrong = 0.0 if exact else self._wrong(self.records)
+        array = np.ascontiguousarray(array * np.float32(1 + wrong) if wrong else array)
         content = content_id(array)
-        self._stored[content] = array.tobytes()
+        self._stored[content], self._values[content] = array.tobytes(), array
         return content
 
     def end_step(self) -> None:
@@ -123,7 +168,7 @@ class Side:
         place.mkdir(parents=True)
         lines = "".join(json.dumps(line) + "\n" for line in self._lines).encode()
         index = {
-            key: {"dtype": "F32", "shape": [2, 8], "data_offsets": [64 * at, 64 * at + 64]}
+            key: {"dtype": "F32", "shape": _SHAPE, "data_offsets": [64 * at, 64 * at + 64]}
             for at, key in enumerate(self._stored)
         }
         text = json.dumps(index, separators=(",", ":")).encode()
@@ -135,7 +180,7 @@ class Side:
         self._files[f"{name}/records-0.jsonl"] = {"bytes": len(lines), "blake2b": _checksum(lines)}
         self._files[f"{name}/tensors-0.safetensors"] = {"bytes": len(shard), "index": _checksum(head)}
         self._tensors += len(self._stored)
-        self._lines, self._stored = [], {}
+        self._lines, self._stored, self._values = [], {}, {}
         self.step += 1
 
     def seal(self) -> None:
@@ -215,7 +260,7 @@ def _layer(side: Side, layer: str, given: dict[str, Any]) -> dict[str, Any]:
 
     def module(part: str, operator: str, taken: dict[str, Any]) -> dict[str, Any]:
         """Write a module that runs one operator."""
-        made = side.call(f"{layer}{part}", operator, inputs=[taken])
+        made = side.call(f"{layer}{part}", operator, inputs=[taken, side.weight()] if operator == "linear" else [taken])
         return side.call(f"{layer}{part}", inputs=[taken], same=made)
 
     attention = f"{layer}.self_attn"
