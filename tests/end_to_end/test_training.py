@@ -54,7 +54,7 @@ def test_the_second_run_keeps_everything(trained):
     [
         ("gelu_backward", "backward", 1, "blocks.1.act (backward)"),
         ("native_layer_norm_backward", "backward", 0, "blocks.2.norm (backward)"),
-        ("mm", "backward", 5, "blocks.2.wide (gradient)"),
+        ("mm", "backward", 5, "blocks.2.wide.weight (gradient)"),
         ("native_layer_norm", "forward", 1, "blocks.1.norm"),
     ],
 )
@@ -78,7 +78,7 @@ def test_an_optimizer_that_steps_elsewhere_is_found_in_its_phase(trained):
     rule = "{operator:addcdiv_,rule:scale,factor:1.5}"
     ended = trained("emulate.name=planted", f"emulate.rules=[{rule}]", "capture.level=[module]")
     assert ended.code == 1, ended.err
-    assert starts(ended) == "blocks.0.norm (optimizer)"
+    assert starts(ended) == "blocks.0.norm.weight (optimizer)"
     assert "data, forward, loss, backward aligned · optimizer misaligned, starts here" in ended.err
 
 
