@@ -396,13 +396,13 @@ def _render_record(label: str, row: Row, columns: int, *, whole: bool) -> list[s
         label: What is shown of it.
         row: The record.
         columns: Width of the screen.
-        whole: Two lines are better than no share of its limit.
+        whole: Two lines are better than to leave out the share of its limit or the noise floor.
     """
     name = wording.printable(row.measure.name)
     room = columns - len(_INDENT)
     full = wording.describe_use(row.judged)
     short = wording.describe_use(replace(row.judged, floor=None))  # what is left out stands in the report
-    for value in (full, short, *(() if whole else (wording.describe_value(row.judged),))):
+    for value in (full,) if whole else (full, short, wording.describe_value(row.judged)):
         beside = room - cell_len(value) - 3
         if beside >= min(_LEAST_NAME, cell_len(name)):
             return [f"   {label:<12}{_shorten(name, beside)}   {value}"]

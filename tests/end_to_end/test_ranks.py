@@ -96,7 +96,7 @@ def test_two_dumps_of_two_ranks_are_judged_without_a_recipe(precflow, recorded, 
     ended = precflow("compare", *map(str, recorded[:2]), cwd=tmp_path)
     assert ended.code == 1, ended.err
     assert "multiplied by 1.01 on the target" in " ".join(ended.out.split())
-    assert "The error starts on rank 1 alone, at (model) / mul" in titles(tmp_path)
+    assert "The error starts on rank 1 alone, at (model) / mul (rank 1)" in titles(tmp_path)
     copied = shutil.copytree(recorded[0], tmp_path / "copied")
     same = precflow("compare", str(recorded[0]), str(copied), cwd=tmp_path)
     assert same.code == 0, same.out
