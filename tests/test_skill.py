@@ -33,6 +33,7 @@ FINDING = {
     "against": [],
     "try_it": "",
     "confirm": "",
+    "look": "",
     "sources": [],
     "change": "",
 }

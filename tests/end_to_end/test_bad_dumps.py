@@ -100,7 +100,7 @@ DAMAGE = {
     "header of something else": (changed(format="x"), 2, "expected format 'precflow-dump', found 'x'"),
     "header of no run": (changed(dtype="banana"), 2, "dtype is 'banana', expected a floating point type"),
     "header leads outside": (changed(files={"../../x": {"bytes": 1, "blake2b": "00"}}), 2, "outside of its folder: ../../x"),
-    "nothing left": (emptied, 2, "there is no dump in target", "run this side again"),
+    "nothing left": (emptied, 2, "there is no dump in ", "run this side again"),
     "other recipe": (changed(recipe="other"), 3, "different recipes: minilm on the reference, other", "no tensor was compared"),
     "other seed": (other_seed, 3, "the seeds differ: 1234 on the reference, 7 on the target", "PF103"),
     "drift": (drifting, 3, "the target does not repeat itself: 1 record differs"),

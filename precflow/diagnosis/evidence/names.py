@@ -64,7 +64,7 @@ _RUN = {
     "suspect_count": EvidenceName("calls that introduce an error", "Number of suspects."),
     "first_suspect": EvidenceName("first suspect", "Its name; empty without one."),
     "first_record": EvidenceName("its record", "Name of the first suspect's failing output; empty without one."),
-    "first_suspect_phase": EvidenceName("part of the step", "Phase of the first suspect; empty without one."),
+    "first_suspect_phase": EvidenceName("part of the step it is in", "Phase of the first suspect; empty without one."),
     "later_phases": EvidenceName(
         "parts of the step behind the start",
         "Phases that follow the one in which the run starts, if that is in the first recorded step; empty otherwise.",

@@ -208,7 +208,7 @@ def test_a_collective_that_is_missing_or_lost_is_named_by_what_it_carries(script
         "forgets": ("PF906", "certain", f"{lacks} of the gradients of norm.weight"),
         "moved": ("PF906", "certain", f"{lacks} of the gradients of head.module.bias and head.module.weight"),
         "unsummed": ("PF906", "likely", f"{lacks} in first"),
-        "lost": ("PF908", "certain", "half of what first / all_reduce returns is zeros where it is used"),
+        "lost": ("PF908", "certain", "half of what first / all_reduce (rank 1) returns is zeros where it is used"),
     }
     starts = {way: next(phase.name for phase in models[way].phases if phase.state == "starts") for way in ways[1:]}
     assert starts == {"forgets": "communication", "moved": "communication", "unsummed": "forward", "lost": "forward"}
