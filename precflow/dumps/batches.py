@@ -15,7 +15,7 @@ Inputs are compared by their bits first. Those that differ are of four kinds:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow import keys
-from precflow.agent.contract import BACKWARD, MODULE
 from precflow.dumps.dtypes import NUMPY_DTYPES, Array, is_floating, name_of
 from precflow.dumps.header import ContentEntries, ContentEntry
-from precflow.dumps.origins import InputName, Origins, parse_name
+from precflow.dumps.origins import Origins, parse_name
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Record
 from precflow.dumps.starting_weights import NO_WEIGHTS, StartingWeights
+from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, FurtherCalls, ModelCalls
 from precflow.errors import DumpError
 
 # Other batches differ by a relative L2 of about 1.4 if they are independent, and by 0.5 and more if they are alike (images of
@@ -52,7 +52,8 @@ class DifferentInput:
         name: Its name in the header, the reference's if it has it.
         kind: ``data``: it is not known to come from the model; ``choice``: the model chose it, and no record leads there;
             ``elsewhere``: the model made it in another call than on the reference; ``stale``: in another step, and both calls
-            are known; ``calls``: one side has further calls of its models in that step, and all others are given the same.
+            are known; ``calls``: one side has further calls of its models in that step, and records do not tell which modules
+            run in the others.
         words: How it differs, such as ``955.182 (float32) / 956 (bfloat16)``; ``""`` if no values were kept.
         dtype: Element type on the reference, else on the target.
         shape: Sizes on the reference, else on the target.
@@ -74,6 +75,7 @@ class Given:
         different: Inputs that differ, in the order in which they were given.
         made: Names of inputs that differ because the model made them.
         retyped: Inputs of another type and of equal values, in words.
+        further: Calls of models that one side makes more in a step.
         weights: How the weights differ that both sides start from.
     """
 
@@ -81,6 +83,7 @@ class Given:
     different: tuple[DifferentInput, ...] = ()
     made: tuple[str, ...] = ()
     retyped: tuple[str, ...] = ()
+    further: tuple[FurtherCalls, ...] = ()
     weights: StartingWeights = NO_WEIGHTS
 
     @property
@@ -97,28 +100,38 @@ class Given:
 NOTHING_GIVEN = Given({})
 
 
-def align_entries(reference: Dump, target: Dump, given: Given) -> ContentEntries:
-    """Return the inputs of the target's header, with the reference's entries for those that are the same."""
+def align_entries(
+    reference: Dump, target: Dump, given: Given, calls: ModelCalls = NOTHING_FURTHER
+) -> tuple[ContentEntries, ContentEntries]:
+    """Return the inputs of both headers, without those of further calls; what is the same has the reference's entry in both."""
     entries, here = given.entries, reference.header.inputs
+    left = calls.rename_inputs(here.entries, "reference")
+    if len(left) < len(here.entries):
+        here = ContentEntries(_digest(left), left)
     if entries == target.header.inputs.entries:  # nothing is seen as the same that is not
-        return target.header.inputs
+        return here, target.header.inputs
     # The agent's digest is over names and contents, so equal entries have the reference's.
-    return ContentEntries(here.digest if entries == here.entries else keys.digest(sorted(map(str, entries.items()))), entries)
+    return here, ContentEntries(here.digest if entries == here.entries else _digest(entries), entries)
 
 
-def compare_given(reference: Dump, target: Dump) -> Given:
+def _digest(entries: Mapping[str, ContentEntry]) -> str:
+    return keys.digest(sorted(map(str, entries.items())))
+
+
+def compare_given(reference: Dump, target: Dump, calls: ModelCalls = NOTHING_FURTHER) -> Given:
     """Return what the models of both sides were given, by headers and, where these differ, by what was recorded.
 
     Args:
         reference: The reference's dump.
         target: The target's.
+        calls: How calls of models are paired where one side makes more of them.
     """
-    here = reference.header.inputs.entries
-    there = _rename(here, target.header.inputs.entries)
+    here = calls.rename_inputs(reference.header.inputs.entries, "reference")
+    there = _rename(here, calls.rename_inputs(target.header.inputs.entries, "target"))
     if here == there:
-        return Given(there)
-    sides = _Sides(reference, target)
-    further = _find_further_calls(here, there)
+        return Given(there, further=calls.further)
+    sides = _Sides(reference, target, calls)
+    further = {(one.rank, one.step): one.text for one in calls.further if not one.placed}
     different: list[DifferentInput] = []
     made: list[str] = []
     retyped: list[str] = []
@@ -129,10 +142,9 @@ def compare_given(reference: Dump, target: Dump) -> Given:
             continue
         parts = parse_name(name)
         if parts is not None and (parts.rank, parts.step) in further:
-            words = _describe_further_calls((reference, target), parts, *further[parts.rank, parts.step])
             alone = one or two
             assert alone is not None
-            different.append(DifferentInput(name, CALLS, words, alone.dtype, alone.shape))
+            different.append(DifferentInput(name, CALLS, further[parts.rank, parts.step], alone.dtype, alone.shape))
             continue
         if one is None or two is None:
             alone = one or two
@@ -148,7 +160,7 @@ def compare_given(reference: Dump, target: Dump) -> Given:
         made += [name] if kind == _MADE else []
         retyped += [f"{name}: {words}"] if kind == _RETYPED else []
     different.sort(key=lambda each: at.place if (at := parse_name(each.name)) else (-1, 0, 0))
-    return Given(entries, tuple(different), tuple(made), tuple(retyped))
+    return Given(entries, tuple(different), tuple(made), tuple(retyped), calls.further)
 
 
 _MADE, _RETYPED, _ROUNDED = "made", "retyped", "rounded"  # kinds of inputs that are no other data
@@ -157,9 +169,9 @@ _MADE, _RETYPED, _ROUNDED = "made", "retyped", "rounded"  # kinds of inputs that
 class _Sides:
     """Both dumps, with what is known of the inputs of each."""
 
-    def __init__(self, reference: Dump, target: Dump) -> None:
+    def __init__(self, reference: Dump, target: Dump, calls: ModelCalls) -> None:
         self._dumps = (reference, target)
-        self._origins = (Origins(reference), Origins(target))
+        self._origins = (Origins(reference), Origins(target, calls.numbers))
         headers = (reference.header, target.header)
         self._dtypes = (headers[0].dtype, headers[1].dtype)
         self._of_scripts = all(header.script for header in headers)
@@ -249,53 +261,6 @@ def _rename(here: Mapping[str, ContentEntry], there: Mapping[str, ContentEntry])
         if len(set(names.values())) == len(names):
             renamed = {names.get(name, name): entry for name, entry in renamed.items()}
     return renamed
-
-
-def _find_further_calls(
-    here: Mapping[str, ContentEntry], there: Mapping[str, ContentEntry]
-) -> dict[tuple[int, int], tuple[int, list[int]]]:
-    """Return rank and step in which one side has further calls of its models -> which side, and the numbers of these calls.
-
-    All calls of the other side have a partner there that is given the same, in the same order.
-    """
-    sides = [_group_by_call(entries) for entries in (here, there)]
-    found: dict[tuple[int, int], tuple[int, list[int]]] = {}
-    for place in sides[0].keys() & sides[1].keys():
-        calls = [side[place] for side in sides]
-        longer = int(len(calls[1]) > len(calls[0]))
-        left = list(calls[1 - longer])
-        further = []
-        for number, given in enumerate(calls[longer]):
-            if left and left[0] == given:
-                left.pop(0)
-            else:
-                further.append(number)
-        if further and not left:
-            found[place] = longer, further
-    return found
-
-
-def _group_by_call(entries: Mapping[str, ContentEntry]) -> dict[tuple[int, int], list[dict[str, str]]]:
-    """Return rank and step -> what each call of a model was given, by content."""
-    calls: dict[tuple[int, int], dict[int, dict[str, str]]] = {}
-    for name, entry in entries.items():
-        parts = parse_name(name)
-        if parts is not None:
-            calls.setdefault((parts.rank, parts.step), {}).setdefault(parts.call, {})[parts.path] = entry.content
-    return {place: [by_number[number] for number in sorted(by_number)] for place, by_number in calls.items()}
-
-
-def _describe_further_calls(dumps: tuple[Dump, Dump], parts: InputName, side: int, numbers: Sequence[int]) -> str:
-    """Say which calls one side makes more, and whether a gradient goes through them."""
-    backward = {
-        call.call
-        for call in dumps[side].calls(step=parts.step, rank=parts.rank)
-        if call.phase == BACKWARD and call.level == MODULE
-    }
-    without = ", without a gradient" if backward and not backward & set(numbers) else ""
-    listed = ", ".join(map(str, numbers))
-    one = "call" if len(numbers) == 1 else "calls"
-    return f"only the {('reference', 'target')[side]} has {one} {listed} of step {parts.step}{without}"
 
 
 def _is_of(name: str, place: tuple[int, int, int]) -> bool:

@@ -135,14 +135,17 @@ class Origins:
 
     Args:
         dump: The dump.
+        numbers: Calls of its models that are named by another number, that of their partner on the other side.
     """
 
-    def __init__(self, dump: Dump) -> None:
+    def __init__(self, dump: Dump, numbers: Mapping[When, int] | None = None) -> None:
         self._dump = dump
+        self._numbers = numbers or {}
+        self._own_numbers = {(rank, step, number): own for (rank, step, own), number in self._numbers.items()}
 
     def find_record(self, name: str, entry: ContentEntry) -> Record | None:
         """Return the record of an input: what the model's own call was given, else the first call inside that was given it."""
-        parts = parse_name(name)
+        parts = self._parse(name)
         if parts is None:
             return next(iter(self._readers.get(entry.content, ())), None)
         here = [record for record in self._readers.get(entry.content, ()) if _is_at(record, parts)]
@@ -155,7 +158,7 @@ class Origins:
 
     def find_start(self, name: str, entry: ContentEntry) -> int:
         """Return the order of the last call before the model's call that an input belongs to; -1 if there is none."""
-        parts, record = parse_name(name), self.find_record(name, entry)
+        parts, record = self._parse(name), self.find_record(name, entry)
         if parts is None or record is None:
             return -1
         borders = self._borders.get((parts.rank, parts.step), [])
@@ -164,7 +167,7 @@ class Origins:
 
     def find(self, name: str, entry: ContentEntry) -> Origin | None:
         """Return what made an input of a model; ``None`` if nothing shows that the model did."""
-        parts = parse_name(name)
+        parts = self._parse(name)
         if parts is None:
             return None
         record = self.find_record(name, entry)
@@ -185,6 +188,11 @@ class Origins:
         """Return how operators outside of any model made an input; ``None`` if that is unknown, or a model had a part in it."""
         record = self.find_record(name, entry)
         return self._flow.scripts.get(_name_source(record)) if record is not None else None
+
+    def _parse(self, name: str) -> InputName | None:
+        """Return the parts of an input's name, with the dump's own number of the call."""
+        parts = parse_name(name)
+        return parts if parts is None else parts._replace(call=self._own_numbers.get(parts[:3], parts.call))
 
     def _find_without_content(self, parts: InputName, entry: ContentEntry) -> Record | None:
         """Return the one record that can be an input, among those of which only statistics are kept."""
@@ -292,7 +300,8 @@ class Origins:
 
     def _find_when(self, call: Call) -> When:
         """Return which call of a model a call is part of."""
-        return call.rank, call.step, bisect_left(self._ends.get((call.rank, call.step), []), call.order)
+        own = call.rank, call.step, bisect_left(self._ends.get((call.rank, call.step), []), call.order)
+        return own if own not in self._numbers else (*own[:2], self._numbers[own])
 
     @functools.cached_property
     def _flow(self) -> _Flow:

@@ -103,6 +103,17 @@ def describe_parting(given: Given, *, compared: bool = True) -> str:
     return f"{what} from {start.name} on{words}{more}" + "; only what came before is compared" * compared
 
 
+def describe_further(given: Given) -> tuple[str, ...]:
+    """Say which calls of models one side makes more, of each side the first; all others are compared."""
+    texts = []
+    for side in ("reference", "target"):
+        of_side = [one for one in given.further if one.side == side and one.placed]
+        steps = len({(one.rank, one.step) for one in of_side}) - 1
+        more = f"; so in {steps} more step{'s' * (steps > 1)}" if steps > 0 else ""
+        texts += [f"{one.text}{more}" for one in of_side[:1]]
+    return tuple(texts)
+
+
 def describe_stale(given: Given) -> tuple[str, ...]:
     """Say which inputs the model made in different steps on the two sides; such sides are misaligned."""
     more = f"; {len(given.stale) - 1} more" if len(given.stale) > 1 else ""

@@ -22,6 +22,7 @@ from precflow.dumps.views.two_passes import count_unknown, find_unrepeated
 from precflow.environment.amounts import find_other_amounts
 from precflow.environment.reproduction import (
     describe_copy,
+    describe_further,
     describe_given,
     describe_parting,
     describe_stale,
@@ -51,7 +52,7 @@ class Reproduction:
         unchecked: Sides that were not run twice.
         disturbed: Sides that compute something else when they are watched, or were not checked though that was asked for; the
             verdict is not "aligned".
-        amounts: Steps, micro batches or calls that one side made more of; the verdict is not "aligned".
+        amounts: Calls of models, steps or micro batches that one side made more of; the verdict is not "aligned".
         parted: From where on the sides were given other data. What came before is compared, but the verdict is not "aligned".
         stale: Inputs that the model made in different steps on the two sides: they are misaligned, whatever else is compared.
         given: What is said about inputs that differ and are no other data: made by the model, or of another type.
@@ -115,7 +116,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
         unchecked=tuple(
             side for side, dump in (("reference", reference), ("target", target)) if not dump.header.repeat.checked
         ),
-        amounts=tuple(find_other_amounts(reference.header, target.header)),
+        amounts=(*describe_further(given), *find_other_amounts(reference.header, target.header)),
         disturbed=tuple(
             filter(None, (find_disturbance(side, dump.header) for side, dump in (("reference", reference), ("target", target))))
         ),
@@ -212,7 +213,7 @@ def _describe(reproduction: Reproduction, same: Sequence[str], how: str) -> str:
     return f"{listed} are the same; both sides repeat themselves {how}"
 
 
-STAGE = Stage(name="determinism", needs=("dump.reference", "dump.target"), declare=_declare, make=_make, version=3)
+STAGE = Stage(name="determinism", needs=("dump.reference", "dump.target"), declare=_declare, make=_make, version=4)
 SECOND = Stage(
     name=second(STAGE.name),
     needs=(*STAGE.needs, STAGE.name, *map(second, STAGE.needs)),

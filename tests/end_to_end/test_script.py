@@ -58,3 +58,27 @@ def test_every_rank_of_a_script_is_recorded(precflow, tmp_path):
     assert (dump / "rank1" / "step1").is_dir()
     assert "rank 0 step 1" in (dump / "output.log").read_text()
     assert "rank 1 step 1" in (dump / "output-rank1.log").read_text()
+
+
+def test_a_further_forward_of_a_script_is_told_and_a_fault_behind_it_is_found(precflow, tmp_path):
+    """Both doors say the same: the recipe that ran the script, and the two dumps that it left."""
+    shutil.copy(Path(__file__).parent / "workloads" / "train_watched.py", tmp_path)
+    options = {"cwd": tmp_path, "recipe": "script", "OMP_NUM_THREADS": "1"}
+    words = (*(word for word in WORDS if not word.startswith("workload.")), "workload.script=train_watched.py")
+    clean = precflow(*words, "target.arguments.watch=true", **options)
+    assert clean.problems(3, "only the target has call 0 of step 0, without a gradient; so in 1 more step", "PF409") == []
+    assert {*clean.result["verdict"]["counts"]} <= {"pass", "unpaired_target", "not_judged", "covered"}
+    rule = "{operator:native_layer_norm,rule:scale,factor:1.01}"
+    fault = precflow(*words, "target.arguments.watch=true", "emulate.name=planted", f"emulate.rules=[{rule}]", **options)
+    assert fault.problems(1, "starts at 1 / layer_norm", "multiplied by 1.01", "PF409") == []
+    dumps = [
+        str(max((tmp_path / "runs" / "script" / "store").glob(f"dump.{side}-*"), key=lambda folder: folder.stat().st_mtime))
+        for side in ("reference", "target")
+    ]
+    again = precflow("compare", *dumps, "--output", "again", cwd=tmp_path, OMP_NUM_THREADS="1")
+    assert again.code == 1, again.err
+    other = json.loads((tmp_path / "again" / "result.json").read_text())
+    assert other["verdict"]["counts"] == fault.result["verdict"]["counts"]
+    assert other["region"]["start"] == fault.result["region"]["start"] == "1 / layer_norm"
+    first, second = ([finding["rule"] for finding in result["findings"]] for result in (other, fault.result))
+    assert first == second

@@ -7,7 +7,7 @@ from typing import Any
 
 from precflow.dumps.batches import CHOICE, ELSEWHERE, DifferentInput, Given
 from precflow.dumps.dtypes import is_floating
-from precflow.environment.reproduction import describe_tied
+from precflow.environment.reproduction import describe_further, describe_tied
 
 PICTURES, TIMES, TOKENS, MASK, POSITIONS = "pictures", "times", "tokens", "mask", "positions"
 _NAMES = (  # the first that fits the last words of an input's name; a name says more than a shape
@@ -31,6 +31,8 @@ def gather(given: Given) -> dict[str, Any]:
     if weights.tied:
         found["weights_tied"] = [describe_tied(one) for one in weights.tied[:_SHOWN]]
         found["weights_tied_count"] = sum(not one.is_equal for one in weights.tied)
+    if further := [*describe_further(given), *(one.text for one in given.further if not one.placed)]:
+        found["further_calls"] = further[:_SHOWN]
     if not given.different:
         return found
     first = given.different[0]

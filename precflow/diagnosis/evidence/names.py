@@ -120,6 +120,10 @@ _RUN = {
     "other_amounts": EvidenceName(
         "ran in all", "Steps, micro batches or calls of a model that one side made more of, with the numbers of both."
     ),
+    "further_calls": EvidenceName(
+        "calls of one side alone",
+        "Calls of a model that one side makes more in a step, while it is given the same in all others.",
+    ),
     "as_is": EvidenceName(
         "both sides as they are",
         "What a run without what the recipe changes has shown: agrees, differs, not_comparable, failed or not_run; absent if "

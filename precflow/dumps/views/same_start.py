@@ -5,7 +5,8 @@ What is computed from other data says nothing about a device, and what was compu
     step 0   x, timestep 1000            the same
     step 1   x, timestep 955.18 / 956    the model's call is given another timestep: nothing from here on is compared
 
-Inputs that the model itself had made are no data (:mod:`precflow.dumps.batches`), and cut nothing off. Weights in
+Inputs that the model itself had made are no data (:mod:`precflow.dumps.batches`), and cut nothing off. Nor do calls that one
+side makes more of its models (:mod:`precflow.dumps.views.aligned_model_calls`): the others are compared. Weights in
 another type, of values that are equal after rounding, count as the same (:mod:`precflow.dumps.starting_weights`).
 """
 
@@ -21,6 +22,7 @@ from precflow.dumps.origins import Origins, parse_name
 from precflow.dumps.reader import Dump
 from precflow.dumps.records import Call
 from precflow.dumps.starting_weights import align_weights, compare_weights
+from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, ModelCalls, RenumberedModelCalls, pair_model_calls
 
 INPUTS = "inputs"
 
@@ -45,10 +47,15 @@ class SameStart(Dump):
         header: Its header, or the target's with the entries of the reference.
         given: What the models of both sides were given.
         end: The last call that is kept; ``None`` keeps all.
+        model_calls: How calls of the target's models are numbered, where one side makes more of them.
     """
 
-    def __init__(self, whole: Dump, header: Header, given: Given, end: End | None = None) -> None:
+    def __init__(
+        self, whole: Dump, header: Header, given: Given, end: End | None = None, model_calls: ModelCalls = NOTHING_FURTHER
+    ) -> None:
         super().__init__(whole.path, header, sealed=whole.sealed)
+        self._whole = RenumberedModelCalls(whole, model_calls) if model_calls.modules else whole
+        self.model_calls = model_calls
         vars(self).update({name: value for name, value in vars(whole).items() if name not in vars(self)})  # what it has read
         self.given = given
         self.is_cut = end is not None
@@ -56,7 +63,7 @@ class SameStart(Dump):
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
         """Return the calls before the end, ordered by rank, step and completion."""
-        calls = super().calls(step=step, rank=rank)
+        calls = self._whole.calls(step=step, rank=rank)
         return calls if self._end is None else [call for call in calls if self._end.keeps(call)]
 
 
@@ -74,21 +81,25 @@ def see_same_start(reference: Dump, target: Dump, same: Sequence[str]) -> tuple[
     differ = [one.digest and two.digest and one.digest != two.digest for one, two in _pair_contents(here, there)]
     if not any(differ):
         return reference, target
-    given, header = NOTHING_GIVEN, there
+    given, header, calls = NOTHING_GIVEN, there, NOTHING_FURTHER
     if differ[0]:
-        given = compare_given(reference, target)
-        header = replace(header, inputs=align_entries(reference, target, given))
+        calls = pair_model_calls(reference, target)
+        given = compare_given(reference, target, calls)
+        inputs = align_entries(reference, target, given, calls)
+        here = here if inputs[0] is here.inputs else replace(here, inputs=inputs[0])
+        header = replace(header, inputs=inputs[1])
     if differ[1]:
         given = replace(given, weights=compare_weights(reference, target))
         header = replace(header, weights=align_weights(reference, target, given.weights))
-    sides = ((reference, here.inputs), (target, header.inputs))
-    ends = [_find_end(dump, inputs, given) for dump, inputs in sides] if INPUTS in same else [None, None]
+    sides = ((reference, here.inputs, NOTHING_FURTHER), (target, header.inputs, calls))
+    ends = [_find_end(dump, inputs, given, own) for dump, inputs, own in sides] if INPUTS in same else [None, None]
     if ends[0] is None or ends[1] is None:
-        return reference, SameStart(target, header, given)
+        first = reference if here is reference.header else SameStart(reference, here, given)
+        return first, SameStart(target, header, given, model_calls=calls)
     step = ends[0].step
     return (
         SameStart(reference, _cut_losses(here, step), given, ends[0]),
-        SameStart(target, _cut_losses(header, step), given, ends[1]),
+        SameStart(target, _cut_losses(header, step), given, ends[1], calls),
     )
 
 
@@ -107,14 +118,14 @@ def is_cut(dump: object) -> bool:
     return bool(getattr(dump, "is_cut", False))
 
 
-def _find_end(dump: Dump, inputs: ContentEntries, given: Given) -> End | None:
+def _find_end(dump: Dump, inputs: ContentEntries, given: Given, calls: ModelCalls) -> End | None:
     """Return where a dump ends; ``None`` if no input differs, or none of its models' calls comes before the first that does."""
     start = given.start
     parts = parse_name(start.name) if start is not None else None
     if start is None or parts is None:
         return None
     entry = inputs.entries.get(start.name)
-    order = -1 if entry is None else Origins(dump).find_start(start.name, entry)
+    order = -1 if entry is None else Origins(dump, calls.numbers).find_start(start.name, entry)
     end = End(parts.rank, parts.step, order)
     names = [other for name in inputs.entries if (other := parse_name(name)) is not None]
     before = any(other.step < parts.step or (other.rank == parts.rank and other[1:3] < parts[1:3]) for other in names)

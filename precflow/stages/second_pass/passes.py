@@ -11,10 +11,11 @@ from pathlib import Path
 
 from precflow.dumps.reader import Dump
 from precflow.dumps.views.aligned_collectives import RenumberedCalls
+from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, RenumberedModelCalls
 from precflow.dumps.views.aligned_operators import align_calls, find_all_numbers
 from precflow.dumps.views.joined_ranks import count_ranks
 from precflow.dumps.views.paired import see_through_rules
-from precflow.dumps.views.same_start import see_same_start
+from precflow.dumps.views.same_start import SameStart, see_same_start
 from precflow.dumps.views.two_passes import TwoPasses
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job
@@ -49,9 +50,10 @@ def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump | TwoPasses, Du
     sides = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
     if not job.config.pairing.rules and count_ranks(sides[0]) == count_ranks(sides[1]):
         seen = see_same_start(sides[0], sides[1], job.config.environment.same)
-        reference, target = (_add_second_pass(needs, *each) for each in zip(("reference", "target"), seen, strict=True))
+        reference = _add_second_pass(needs, "reference", seen[0])
+        target = _add_second_pass(needs, "target", seen[1])
         if isinstance(target, TwoPasses):
-            numbers = find_all_numbers(sides[0].calls(), sides[1].calls())  # both passes of a side have the same numbers
+            numbers = find_all_numbers(reference.calls(), target.calls())  # both passes of a side have the same numbers
             passes = (RenumberedCalls(part, numbers) for part in (target.first, target.second))
             return reference, TwoPasses(*passes) if numbers else target
         if isinstance(reference, Dump):
@@ -67,4 +69,8 @@ def open_evidence(needs: Mapping[str, Path], side: str) -> Dump | TwoPasses:
 
 def _add_second_pass(needs: Mapping[str, Path], side: str, first: Dump) -> Dump | TwoPasses:
     again = needs.get(second(f"dump.{side}"))
-    return first if again is None else TwoPasses(first, open_dump(again))
+    if again is None:
+        return first
+    calls = first.model_calls if isinstance(first, SameStart) else NOTHING_FURTHER
+    # Both passes of a side make the same calls.
+    return TwoPasses(first, RenumberedModelCalls(open_dump(again), calls) if calls.modules else open_dump(again))

@@ -245,6 +245,7 @@ OTHER_INPUT = {
     "first_input_is": "data",
 }
 FROM_ELSEWHERE = {"first_input_is": "elsewhere", "inputs_from_elsewhere": ["rank1.step1.x"]}
+MORE_STEPS = {"other_amounts": ["the reference made 5 steps and the target 7"]}
 STALE_INPUT = {"inputs_stale": ["rank1.step1.x: made by (model)@1.0 on the reference, (model) on the target"]}
 AS_IS = {
     "failing": 0,
@@ -511,7 +512,7 @@ TABLE = [
     ("PF410", {"weights_of_another_type": ["inv_freq: float32 / bfloat16"], "weights_of_another_type_count": 1}, {}),
     ("PF411", {"weights_tied": ["head.weight is tied to embed.weight on the reference only"]}, {}),
     ("PF401", OTHER_WEIGHT, {**OTHER_WEIGHT, "weights_tied_count": 1}),
-    ("PF409", {**OTHER_INPUT, "first_input_is": "calls", "input_words": "only the target has call 0 of step 0"}, OTHER_INPUT),
+    ("PF409", {"further_calls": ["only the target has call 0 of step 0"]}, OTHER_INPUT),
     ("PF408", {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step0.call1.ids"]}, OTHER_INPUT),
     ("PF402", OTHER_INPUT, {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step1.timestep"]}),
     ("PF405", {"other_weight": "ema.weight", "introduced_fault": False}, {"introduced_fault": False}),
@@ -590,7 +591,8 @@ TABLE = [
         {"compiled_unseen": ["compiled code on the target: 2 modules"], "unpaired_count": 1, "unpaired_reference": ["a.b"]},
         {"compiled_unseen": [], "unpaired_count": 1, "unpaired_reference": ["a.b"]},
     ),
-    ("PF115", {"other_amounts": ["the reference made 5 steps and the target 7"]}, {"other_amounts": []}),
+    ("PF115", MORE_STEPS, {"other_amounts": []}),
+    ("PF115", MORE_STEPS, {**MORE_STEPS, "further_calls": ["only the target has call 0 of step 0"]}),
     ("PF110", AS_IS, {**AS_IS, "as_is": "agrees"}),
     ("PF110", {**AS_IS, "as_is_repeats": True, "changes_undone": ""}, {**AS_IS, "failing": 3}),
     ("PF111", {**AS_IS, "as_is": "not_comparable"}, AS_IS),
