@@ -21,7 +21,6 @@ decay of the weight and such noise: it is blind too, as long as it is off by no 
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -154,11 +153,31 @@ def _find_largest_norms(measures: Sequence[Measure]) -> Mapping[GradientGroup, f
             reference, most = norms
             # The target has at least |y| - |d| = 2 |y| - (|y| + |d|).
             largest[group] = max(largest[group], 2 * reference - most)
+    norms_of_step: dict[tuple[str, ...], list[float]] = defaultdict(list)  # ordered, for each step and state
+    places: dict[GradientGroup, int] = {}
+    for group, norm in sorted(largest.items(), key=lambda item: item[1]):
+        if norm > 0:
+            places[group] = len(norms_of_step[group[1:]])
+            norms_of_step[group[1:]].append(norm)
     for group in equal:
-        others = [norm for other, norm in largest.items() if other[1:] == group[1:] and other[0] != group[0] and norm > 0]
-        if others:
-            largest[group] = max(largest[group], statistics.median(others))
+        if (median := _median_without(norms_of_step[group[1:]], places.get(group))) is not None:
+            largest[group] = max(largest[group], median)
     return largest
+
+
+def _median_without(ordered: Sequence[float], place: int | None) -> float | None:
+    """Return the median of ordered numbers without the one at a place; ``None`` if no other is there.
+
+    A step has as many groups as a model has modules: sorting them again for each would take the square of that.
+
+    >>> _median_without([1.0, 2.0, 4.0, 9.0], 1), _median_without([1.0, 2.0], None), _median_without([1.0], 0)
+    (4.0, 1.5, None)
+    """
+    left = len(ordered) - (place is not None)
+    if not left:
+        return None
+    low, high = ((number + (place is not None and number >= place)) for number in ((left - 1) // 2, left // 2))
+    return ordered[low] if low == high else (ordered[low] + ordered[high]) / 2
 
 
 def _has_largest_norm(measure: Measure, largest: Mapping[GradientGroup, float]) -> bool:

@@ -61,6 +61,19 @@ def test_noise_beside_a_weight_is_blind(gradient, run):
     assert verdict.standards == {"default": True}
 
 
+def test_what_is_small_beside_equal_weights_does_not_depend_on_their_number_or_order(gradient, run):
+    """The median is of what was measured: not of what other modules with equal weights were given for want of it."""
+    whole = RNG.standard_normal((64, 64)) / 64
+    others = [gradient("weight", size * whole, size * whole * (1 + 1e-6), module=f"layers.{size}.q_proj") for size in (1, 1e3)]
+    equal = [replace(gradient("weight", whole, whole, module=f"layers.{number}.o_proj"), equal=True) for number in range(5)]
+    reasons = set()
+    for number in range(5):
+        bias = gradient("bias", *(np.full(64, size) for size in (1e-9, -1e-9)), module=f"layers.{number}.o_proj")
+        reasons.add(run([*equal, bias, *others])[0][5].reason.partition("; it is")[0])
+    (reason,) = reasons
+    assert reason.endswith("times 5e+02)")
+
+
 def test_beside_a_weight_that_is_equal_the_gradients_of_other_modules_say_what_is_small(gradient, run):
     whole = weight(1)[0]
     equal = replace(gradient("weight", whole, whole), equal=True)
