@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from precflow.agent.contract import DTYPE_OF_SAFETENSORS, PADDING
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.garbage import collector_off
 from precflow.dumps.header import FileSeal, describe_error
+from precflow.dumps.mapped_pages import release
 from precflow.errors import DumpError
 
 _LENGTH_BYTES = 8  # little-endian length of the JSON that follows
@@ -129,6 +130,37 @@ class Shard:
             return whole[start:stop].view(dtype).reshape(slot.shape)
         except (ValueError, OverflowError) as error:  # dimensions that no array has
             raise DumpError(f"{self.name} is damaged: {key} is of shape {list(slot.shape)}: {error}") from error
+
+    def gather(self, keys: Sequence[str], dtype: str, shape: tuple[int, ...]) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of many tensors of one type and shape, copied: ``[tensors, bytes]``. They are not checked.
+
+        Args:
+            keys: Of this file.
+            dtype: Name of the element type.
+            shape: Sizes.
+
+        Returns:
+            ``None`` if any of them is another tensor than that, or lies where :meth:`view` would refuse it: it says why.
+        """
+        known, base = self.index.slots, self.index.base
+        slots = [known[key] for key in keys]
+        size = math.prod(shape) * NUMPY_DTYPES[dtype].itemsize
+        starts = np.array([base + slot.data_offsets[0] for slot in slots])
+        is_usual = all(
+            DTYPE_OF_SAFETENSORS.get(slot.dtype) == dtype
+            and slot.shape == shape
+            and slot.data_offsets[1] - slot.data_offsets[0] == size
+            for slot in slots
+        )
+        try:
+            if not (size and slots and is_usual and starts.min() >= base and starts.max() + size <= self._measure_file()):
+                return None
+            whole = self._map()
+        except DumpError:
+            return None
+        copied = np.lib.stride_tricks.sliding_window_view(whole, size)[starts]
+        release(whole[starts.min() : starts.max() + size])
+        return copied
 
     def locate(self, key: str) -> Location:
         """Return where a tensor lies in the file.

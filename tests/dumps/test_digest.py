@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from precflow.dumps import digest
-from precflow.dumps.digest import BLOCK_BYTES, BLOCK_WORDS, content_id, id_of_lanes, lanes
+from precflow.dumps.digest import BLOCK_BYTES, BLOCK_WORDS, content_id, content_ids, id_of_lanes, lanes
 from precflow.dumps.dtypes import NUMPY_DTYPES
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "agent" / "golden" / "digest.json").read_text(encoding="utf-8"))
@@ -167,3 +167,17 @@ def test_a_compiled_form_that_is_wrong_is_not_taken(monkeypatch):
 def test_without_numba_numpy_does_it(monkeypatch):
     monkeypatch.setattr(digest.importlib.util, "find_spec", lambda name: None)
     assert digest._load_and_test.__wrapped__() is None
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 64, 4097, BLOCK_BYTES - 1, BLOCK_BYTES])
+def test_ids_of_many_tensors_at_once_are_those_of_each(size):
+    tensors = some_bytes(5 * size).reshape(5, size)
+    assert content_ids("uint8", (size,), tensors) == [content_id(tensor) for tensor in tensors]
+    assert content_ids("uint8", (size,), tensors[::-2]) == [content_id(tensor) for tensor in tensors[::-2]]
+
+
+def test_ids_of_many_tensors_have_type_and_shape_in_them():
+    tensors = some_bytes(4 * 24).reshape(4, 24)
+    for dtype, shape in (("float32", (2, 3)), ("float64", (3,)), ("bfloat16", (3, 2, 2)), ("uint8", (4, 6))):
+        singly = [content_id(tensor.view(NUMPY_DTYPES[dtype]).reshape(shape)) for tensor in tensors]
+        assert content_ids(dtype, shape, tensors) == singly

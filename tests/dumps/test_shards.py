@@ -170,3 +170,22 @@ def test_bfloat16_keeps_its_bits(build, content_of):
     folder = build().call("a", "linear", [array]).write()
     read = Shard(folder / "rank0/step0/tensors-0.safetensors", "t", None).view(content_of(array))
     assert read.tobytes() == array.tobytes()
+
+
+def test_tensors_of_one_type_and_shape_are_copied_together(build, content_of):
+    arrays = [np.full((2, 3), number, np.float32) for number in range(5)]
+    other = np.arange(6, dtype=np.int32).reshape(2, 3)
+    folder = build().call("a", "linear", [*arrays, other, np.zeros((0, 4), np.float32)]).write()
+    path = folder / "rank0/step0/tensors-0.safetensors"
+    shard, keys = Shard(path, path.name, sealed(path)), [content_of(array) for array in arrays]
+    assert shard.gather(keys[::-1], "float32", (2, 3)).tobytes() == b"".join(array.tobytes() for array in arrays[::-1])
+    for some, dtype, shape in (
+        ([*keys, content_of(other)], "float32", (2, 3)),
+        (keys, "float32", (3, 2)),
+        (keys, "float64", (2, 3)),
+        ([content_of(np.zeros((0, 4), np.float32))], "float32", (0, 4)),
+        ([], "float32", (2, 3)),
+    ):
+        assert shard.gather(some, dtype, shape) is None
+    os.truncate(path, path.stat().st_size - 1)  # what is mapped behind the end of its file kills the process that reads it
+    assert shard.gather([content_of(array) for array in (*arrays, other)], "float32", (2, 3)) is None
