@@ -149,7 +149,10 @@ def _is_rounded(dump: Dump, records: Sequence[Record], own: ContentEntry, other:
 
 
 def _find_tied(tied: Dump, other: Dump, side: str) -> list[TiedWeight]:
-    """Return the weights that only ``other`` has, in whose place the same module of ``tied`` reads another module's weight."""
+    """Return the weights that only ``other`` has, in whose place the same module of ``tied`` reads another module's weight.
+
+    Where operators were not recorded, nothing shows what is read. Then a matrix is tied to the one weight that has its bits.
+    """
     here, there = tied.header.weights.entries, other.header.weights.entries
     alone = [name for name in there if name not in here]
     if not alone:
@@ -166,7 +169,11 @@ def _find_tied(tied: Dump, other: Dump, side: str) -> list[TiedWeight]:
         module = name.rpartition(".")[0]
         if not module or module not in read:
             continue
-        shared = next((weight for weight in read[module] if weight in here and here[weight].shape == there[name].shape), "")
+        alike = [weight for weight in here if here[weight].shape == there[name].shape]
+        shared = next((weight for weight in read[module] if weight in alike), "")
+        if not shared and len(there[name].shape) > 1:  # vectors of zeros and ones are alike anyway
+            same = [weight for weight in alike if here[weight].content == there[name].content]
+            shared = same[0] if len(same) == 1 else ""
         if shared:
             found.append(TiedWeight(name, shared, side, here[shared].content == there[name].content))
     return found

@@ -17,6 +17,7 @@ from precflow.diagnosis.dropped_steps import find_first_broken, gather_first_bro
 from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import (
     communication,
+    copied_weights,
     inputs,
     loss_rows,
     micro_batches,
@@ -152,6 +153,7 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
         "keep_tensors": keep_tensors(config),
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
         **inputs.gather(find_given(target)),
+        **({} if blockers else copied_weights.gather(reference, target)),
         **({} if blockers else training.gather(reference, target, steps=steps, gradients=gradients, still=still)),
         **gather_still(still, region),
         **micro,

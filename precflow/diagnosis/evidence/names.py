@@ -86,6 +86,14 @@ _RUN = {
     "weights_of_another_type_count": EvidenceName("number of weights of another type", "Equal after rounding."),
     "weights_tied": EvidenceName("weights tied on one side", "Up to five, with the weight that they are tied to."),
     "weights_tied_count": EvidenceName("of them with other values", "Weights tied on one side that differ in their bits."),
+    "copied_weights": EvidenceName(
+        "copies of weights",
+        "Up to five operators of the target that read a copy of a weight where the reference's read the weight.",
+    ),
+    "copied_weights_where": EvidenceName("where the first is read", "Module and operator."),
+    "copied_weights_stale": EvidenceName(
+        "of them not updated", "Copies that still have the same bits in a later step, after the weight has moved."
+    ),
     "inputs_different": EvidenceName("inputs that differ", "Up to five names."),
     "inputs_different_count": EvidenceName("number of inputs that differ", "Inputs that differ or are on one side only."),
     "inputs_described": EvidenceName("how these inputs differ", "Up to five, with values and types, the reference's first."),

@@ -246,6 +246,11 @@ OTHER_INPUT = {
 }
 FROM_ELSEWHERE = {"first_input_is": "elsewhere", "inputs_from_elsewhere": ["rank1.step1.x"]}
 MORE_STEPS = {"other_amounts": ["the reference made 5 steps and the target 7"]}
+COPIED_WEIGHT = {
+    "copied_weights": ["head / linear reads a copy of embed.weight on the target"],
+    "copied_weights_where": "head / linear",
+    "copied_weights_stale": 1,
+}
 STALE_INPUT = {"inputs_stale": ["rank1.step1.x: made by (model)@1.0 on the reference, (model) on the target"]}
 AS_IS = {
     "failing": 0,
@@ -512,6 +517,7 @@ TABLE = [
     ("PF410", {"weights_of_another_type": ["inv_freq: float32 / bfloat16"], "weights_of_another_type_count": 1}, {}),
     ("PF411", {"weights_tied": ["head.weight is tied to embed.weight on the reference only"]}, {}),
     ("PF401", OTHER_WEIGHT, {**OTHER_WEIGHT, "weights_tied_count": 1}),
+    ("PF413", {**COPIED_WEIGHT, "failing": 3}, {**COPIED_WEIGHT, "failing": 0}),
     ("PF409", {"further_calls": ["only the target has call 0 of step 0"]}, OTHER_INPUT),
     ("PF408", {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step0.call1.ids"]}, OTHER_INPUT),
     ("PF402", OTHER_INPUT, {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step1.timestep"]}),
