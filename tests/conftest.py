@@ -46,6 +46,13 @@ def pytest_collection_finish():
     gc.get_freeze_count = warm.some_are_frozen
 
 
+@pytest.fixture(scope="module", autouse=True)
+def others_objects_are_frozen():
+    """Leave out too what tests of other files have left: an agent looks through all objects, in each fork of this process."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def nothing_frozen(monkeypatch):
     """Begin with nothing frozen; afterwards everything is again that is there."""
