@@ -296,7 +296,7 @@ def test_the_packed_agent_alone_is_enough(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranks_write_one_dump(tmp_path):
+def test_ranks_write_one_dump(tmp_path, warm_server):
     """Two processes as torchrun starts them, with gloo: rank 0 seals for both, and names what each was fed."""
     script = """
         import os, sys, torch, precflow
@@ -313,14 +313,16 @@ def test_ranks_write_one_dump(tmp_path):
     """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    words = ["train.py", "dump", tmp_path / "meeting"]
     with (tmp_path / "said").open("wb") as said:
         ranks = [
-            subprocess.Popen(
-                [sys.executable, "train.py", "dump", str(tmp_path / "meeting")],
+            warm_server.popen(
+                words,
                 cwd=tmp_path,
-                env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
-                stdout=said,
-                stderr=said,
+                env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
+                out=said.fileno(),
+                err=said.fileno(),
+                module="",
             )
             for rank in ("0", "1")
         ]

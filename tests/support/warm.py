@@ -449,7 +449,7 @@ def _leave(run):
     """End this process as Python would, but for taking its modules apart."""
     code = 0
     try:
-        run()
+        kept = run()  # noqa: F841  # the names of a script, or they go here: a process group may wait for ever as it goes
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         if isinstance(end.code, str):
