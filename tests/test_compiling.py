@@ -39,43 +39,48 @@ else:
 """
 
 
-def run(*script, **variables):
-    words = script or ("-c", SCRIPT)
-    done = subprocess.run(
-        [sys.executable, *words], env={**os.environ, **variables}, capture_output=True, text=True, check=True, timeout=120
-    )
-    return done.stdout.strip(), done.stderr
+def run(script, **variables):
+    """Run a script by an interpreter of its own."""
+    words, given = [sys.executable, "-c", script], {**os.environ, **variables}
+    return subprocess.run(words, env=given, capture_output=True, text=True, check=True, timeout=120)
 
 
 @pytest.fixture
-def small(tmp_path):
-    """Return a script that compiles a function of one line; the kernel takes half a minute."""
-    (tmp_path / "small.py").write_text(SMALL)
-    return str(tmp_path / "small.py")
+def forked(tmp_path, warm_server):
+    """Return a function that runs a script in a process of its own, which need not import numba: it is a fork."""
+
+    def run_forked(script, **variables):
+        (tmp_path / "script.py").write_text(script)
+        given = {**os.environ, **variables}
+        code, said, wrong = warm_server.run(["script.py"], cwd=tmp_path, env=given, timeout=120, module="")
+        assert code == 0, wrong
+        return said.strip()
+
+    return run_forked
 
 
-def test_the_second_process_loads_the_kernel_that_an_earlier_one_compiled():
-    run()
-    assert run()[0] == "[1, 0, 10.0]"
+def test_the_second_process_loads_the_kernel_that_an_earlier_one_compiled(forked):
+    forked(SCRIPT)
+    assert forked(SCRIPT) == "[1, 0, 10.0]"
 
 
-def test_what_is_compiled_is_kept_in_the_folder_that_is_named(tmp_path, small):
+def test_what_is_compiled_is_kept_in_the_folder_that_is_named(tmp_path, forked):
     cache = tmp_path / "cache"
-    assert run(small, NUMBA_CACHE_DIR=str(cache))[0] == "[0, 1, 10.0]"
-    assert run(small, NUMBA_CACHE_DIR=str(cache))[0] == "[1, 0, 10.0]"
+    assert forked(SMALL, NUMBA_CACHE_DIR=str(cache)) == "[0, 1, 10.0]"
+    assert forked(SMALL, NUMBA_CACHE_DIR=str(cache)) == "[1, 0, 10.0]"
     assert [path.name for path in cache.iterdir()] == [f"kernel-{compiling.fingerprint()}"]
 
 
-def test_where_nothing_can_be_kept_it_is_compiled_each_time(tmp_path, small):
+def test_where_nothing_can_be_kept_it_is_compiled_each_time(tmp_path, forked):
     (tmp_path / "file").write_text("")
     nowhere = str(tmp_path / "file" / "folder")
-    assert [run(small, NUMBA_CACHE_DIR=nowhere)[0] for _ in range(2)] == ["[0, 1, 10.0]"] * 2
+    assert [forked(SMALL, NUMBA_CACHE_DIR=nowhere) for _ in range(2)] == ["[0, 1, 10.0]"] * 2
 
 
 def test_without_a_compiler_numpy_does_it():
-    output, errors = run(NUMBA_DISABLE_JIT="1")
-    assert output == "NumPy"
-    assert "comparing float32 with float32 by NumPy" in errors
+    done = run(SCRIPT, NUMBA_DISABLE_JIT="1")
+    assert done.stdout == "NumPy\n"
+    assert "comparing float32 with float32 by NumPy" in done.stderr
 
 
 def test_the_folder_is_the_chosen_one_or_the_users_own(monkeypatch, tmp_path):
@@ -122,5 +127,5 @@ print(dot(np.ones((2, 2)), np.ones((2, 2)))[0, 0], inverse(2 * np.eye(2))[0, 0])
 import numba.np.arraymath as arrays
 assert arrays._HAVE_BLAS
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    done = run(script)
     assert done.stdout.splitlines()[-1] == "2.0 0.5"
