@@ -365,16 +365,22 @@ def test_a_stopped_run_goes_on_where_it_was(small, tmp_path, monkeypatch):
     assert [line["name"] for line in bench.read(tmp_path / "results.jsonl")] == ["case-0", "case-1", "case-2"]
 
 
+# Faults whose like `tests/end_to_end/test_faults.py` plants, and controls between the two others; the benchmark itself has all.
+LEFT_OUT = {"tf32_all", "mask_off_by_one", "layer_norm_epsilon", "output_scaled", "k16_trunc", "float64"}
+
+
 @pytest.mark.slow
 def test_the_subset_finds_every_fault_and_nothing_else(tmp_path, monkeypatch):
-    """Its kinds and controls, and two faults at once, in the cheapest host: each has noise floors of its own to measure."""
+    """Kinds and controls of it, and two faults at once, in the cheapest host: each has noise floors of its own to measure."""
     monkeypatch.chdir(tmp_path)
     whole = {"subset": True, "dtypes": None, "seeds": None, "groups": ["single", "several", "control"]}
     planned = bench.plan(options(tmp_path, **whole, hosts=["text_encoder"]))
     assert {fault.kind for case in planned for fault in case.faults} >= set(bench.SUBSET_FAULTS) - {"gelu_of_other_form"}
     assert len([case for case in planned if case.group == "control"]) == len(bench.SUBSET_CONTROLS) - 1  # no fused norm there
     assert len([case for case in planned if len(case.faults) == 2]) == 1
-    lines = bench.run_all(planned, tmp_path)
+    chosen = [case for case in planned if len(case.faults) == 2 or not LEFT_OUT & set(case.name.split("-"))]
+    assert len(chosen) == 6
+    lines = bench.run_all(chosen, tmp_path)
     assert not [line["crash"] for line in lines if "crash" in line]
     score.add_scores(lines)
     faulty, clean = ([line for line in lines if (line["group"] == "control") == control] for control in (False, True))
