@@ -8,8 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.spatial import distance
-from scipy.stats import gmean
 
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.close_tolerances import RUNGS
@@ -123,6 +121,8 @@ def test_complex_against_real():
 @pytest.mark.parametrize("angle", [0.0, 1e-9, 1e-6, 1e-3, 0.5, math.pi / 2, 3.0, math.pi])
 @pytest.mark.parametrize("stretch", [1.0, 1.5, 1e4])
 def test_cosine_against_mpmath(angle, stretch):
+    from scipy.spatial import distance
+
     rng = np.random.default_rng(7)
     basis, _ = np.linalg.qr(rng.standard_normal((50, 2)))
     y = basis[:, 0]
@@ -227,6 +227,8 @@ def test_a_common_factor_changes_no_relative_metric(seed, factor):
 
 
 def test_inequalities_between_metrics():
+    from scipy.stats import gmean  # a second to import, which only the worker of this test takes
+
     _, _, ours, theirs = made("float32", "float16", 1e-2)
     metrics = measure_all(summarize(ours, theirs))
     geometric = gmean(np.abs(theirs.astype(float) - ours.astype(float)) / np.abs(ours.astype(float)), axis=None)

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from precflow.curves.deviations import Spike, estimate_mean, find_scale_drops, measure, sign_probability
 from precflow.curves.joining import join
@@ -72,6 +71,8 @@ def test_numbers_by_pandas(values, seed):
 
 @given(st.integers(0, 3000), st.integers(0, 3000))
 def test_the_sign_test_by_scipy(above, below):
+    from scipy import stats  # a second to import, which only the worker of this test takes
+
     expected = stats.binomtest(above, above + below).pvalue if above + below else 1.0
     assert sign_probability(above, below) == pytest.approx(expected, rel=1e-9, abs=1e-300)
 

@@ -4,7 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from precflow.curves.growth import FEWEST, explain_growth, student_probability
 
@@ -23,6 +22,8 @@ def walk(random, steps):
 
 
 def test_student_by_scipy():
+    from scipy import stats  # a second to import, which only the worker of this test takes
+
     for degrees in range(1, 40):
         for t in (0.0, 0.3, 1.7, 4.0, 30.0):
             assert student_probability(t, degrees) == pytest.approx(2 * stats.t.sf(t, degrees), abs=1e-14)
