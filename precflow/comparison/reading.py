@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -154,14 +155,7 @@ class OpenPair:
         for part in parts[1:]:
             tally.merge(part.tally)
         own, absent = tally.values()
-        return PairResult(
-            {**measure_all(summary), **own},
-            count_classes(summary),
-            list_warnings(summary),
-            absent,
-            find_peak(summary),
-            summary.rows.peak(),
-        )
+        return summarize_result(summary, own, absent)
 
     def _view(self, side: str, dump: Dump, record: Record) -> npt.NDArray[Any]:
         """Return a tensor; an error names the side. Only whole tensors are checked while they are read, kept parts at once."""
@@ -189,6 +183,20 @@ def read_pair(reading: Reading, sides: Mapping[str, Dump], options: ReadOptions)
     parts = [pair.read(start, stop) for start, stop in pair.ranges()]
     release(*pair.views(0, pair.size))
     return pair.finish(parts)
+
+
+def summarize_result(
+    summary: Summary, own: Mapping[str, float] = MappingProxyType({}), absent: Mapping[str, str] = MappingProxyType({})
+) -> PairResult:
+    """Return the result of a pair from its summary and the user's metrics."""
+    return PairResult(
+        {**measure_all(summary), **own},
+        count_classes(summary),
+        list_warnings(summary),
+        dict(absent),
+        find_peak(summary),
+        summary.rows.peak(),
+    )
 
 
 def count_classes(summary: Summary) -> dict[str, int]:

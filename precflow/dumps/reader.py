@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from precflow.agent import intake
@@ -118,6 +119,13 @@ class Dump:
             return self._view(record)
         except DumpError as error:
             raise error.within(f"in {record.text}") from error
+
+    def gather(self, records: Sequence[Record]) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of small whole tensors of one type and shape together, checked; see :meth:`Tensors.gather`.
+
+        ``None`` if they cannot be had so; then :meth:`view` and :meth:`check` give each of them, or say what is wrong.
+        """
+        return self._tensors.gather(records)
 
     def locate(self, record: Record) -> Location | None:
         """Return where a record's tensor lies in a shard, ``None`` if none holds all of it; its bytes are checked.

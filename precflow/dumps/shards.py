@@ -158,7 +158,7 @@ class Shard:
             whole = self._map()
         except DumpError:
             return None
-        copied = np.lib.stride_tricks.sliding_window_view(whole, size)[starts]
+        copied: npt.NDArray[np.uint8] = np.lib.stride_tricks.sliding_window_view(whole, size)[starts]
         release(whole[starts.min() : starts.max() + size])
         return copied
 

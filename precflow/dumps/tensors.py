@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from precflow.agent.contract import DTYPE_OF_SAFETENSORS
 from precflow.dumps.digest import content_ids, id_of_lanes, lanes
-from precflow.dumps.dtypes import name_of
+from precflow.dumps.dtypes import NUMPY_DTYPES, name_of
 from precflow.dumps.mapped_pages import release
 from precflow.dumps.records import Record
 from precflow.dumps.shards import Location, Shard, has_checksum
@@ -95,6 +96,38 @@ class Tensors:
             wanted = f"{record.dtype} {list(record.shape)}"
             raise DumpError(f"{shard.name} holds {dtype} {list(shape)} where the record says {wanted}")
         return array
+
+    def gather(self, records: Sequence[Record]) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of small whole tensors of one type and shape, copied and checked: ``[tensors, bytes]``.
+
+        Args:
+            records: At least one; of at most ``SMALL`` bytes each.
+
+        Returns:
+            ``None`` if any of them is missing, damaged or another tensor than its record says: :meth:`view` and :meth:`check`
+            tell which, and why.
+        """
+        index, _ = self._index
+        places: dict[Shard, list[int]] = defaultdict(list)
+        for number, record in enumerate(records):
+            shard = index.get(record.key)
+            if shard is None or not record.stored or record.part or self._problems.get(record.key):
+                return None
+            places[shard].append(number)
+        dtype, shape = records[0].dtype, records[0].shape
+        data = np.empty((len(records), math.prod(shape) * NUMPY_DTYPES[dtype].itemsize), np.uint8)
+        for shard, numbers in places.items():
+            found = shard.gather([records[number].key for number in numbers], dtype, shape)
+            if found is None:
+                return None
+            data[numbers] = found
+        contents = [record.content for record in records]
+        if content_ids(dtype, shape, data) != contents:
+            return None
+        with self._lock:
+            for content in contents:
+                self._problems.setdefault(content, "")
+        return data
 
     def check(self, record: Record, found: str | None = None, array: npt.NDArray[Any] | None = None) -> None:
         """Check that the bytes of a record's tensor are those that were recorded; each is read once in this process.

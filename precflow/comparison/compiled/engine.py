@@ -10,13 +10,12 @@ import functools
 import importlib.util
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from precflow.agent.contract import FILLS
 from precflow.comparison.compiled.layout import (
@@ -45,7 +44,6 @@ from precflow.dumps.mapped_pages import release
 
 Bits = npt.NDArray[Any]
 Lanes = tuple[Words, Words]  # of the reference and of the target, uint32 [blocks, 2]
-CompiledPass = Callable[..., Summary]
 
 _PATTERNS = {"float32": np.int32, "bfloat16": np.int16, "float16": np.uint16}
 _SUMS = (
@@ -62,7 +60,7 @@ _WORD = 4  # bytes of a word of the checksums
 _STRETCH = 1 << 20  # elements after which mapped pages are released: 8 MiB of both sides of float32
 
 
-def find_compiled_pass(reference: str, target: str, constants: tuple[float, ...] = FILLS) -> CompiledPass | None:
+def find_compiled_pass(reference: str, target: str, constants: tuple[float, ...] = FILLS) -> PairKernel | None:
     """Return the compiled pass for two types, or ``None``; at first use it is compiled, or loaded from disk, and tested.
 
     The function takes flat reference elements, as many of the target, the number of the first element in its tensor, and
@@ -78,12 +76,12 @@ def find_compiled_pass(reference: str, target: str, constants: tuple[float, ...]
 
 
 @functools.cache
-def _load_and_test(reference: str, target: str, constants: tuple[float, ...]) -> CompiledPass | None:
+def _load_and_test(reference: str, target: str, constants: tuple[float, ...]) -> PairKernel | None:
     if reference not in _PATTERNS or target not in _PATTERNS or importlib.util.find_spec("numba") is None:
         return None
     facts = pair_facts(reference, target, constants)
     try:
-        measure = _PairKernel(_import_kernel(), facts, _kernel_constants(facts))
+        measure = PairKernel(_import_kernel(), facts, _kernel_constants(facts))
         problem = find_problem(measure, facts)
     except Exception as error:  # noqa: BLE001  numba and LLVM fail in many ways, and NumPy can do all of this
         problem = f"{type(error).__name__}: {(str(error) or 'no reason given').splitlines()[0]}"
@@ -102,7 +100,7 @@ def _import_kernel() -> Callable[..., None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _PairKernel:
+class PairKernel:
     """The compiled pass for one pair of types; called with a range, its first element and the length of a row."""
 
     kernel: Callable[..., None]
@@ -140,6 +138,30 @@ class _PairKernel:
                 release(*parts)
         return _make_summary(self.facts, reference.size, row, results)
 
+    def measure_rows(self, references: npt.NDArray[Any], targets: npt.NDArray[Any], length: int) -> list[Summary]:
+        """Measure many small pairs of one shape: what a call gives for each of them, with less to do around it.
+
+        Args:
+            references: The elements of all pairs, ``[pairs, elements]``, at least one each and at most ``_STRETCH``.
+            targets: The same of the target.
+            length: Length of a row of each tensor.
+        """
+        number, size = references.shape
+        rows = (size - 1) // length + 1
+        left, right = _view_bits(references, self.facts.reference.name), _view_bits(targets, self.facts.target.name)
+        results = *(_make_totals_of_many(number, rows) for _ in range(2)), np.tile([0.0, 0.0, np.inf, np.inf], (number, 1))
+        bounds, bands, types, rungs = self.constants
+        constants = bounds, (bands, types, np.zeros(2)), rungs
+        scratch, place, no_lanes = (
+            _SCRATCH.scratch(left.dtype, right.dtype),
+            (0, length),
+            _make_lane_arguments((left, right), 0, None),
+        )
+        kept, filled, extents = results
+        for reference, target, *totals, extent in zip(left, right, *kept, *filled, extents, strict=True):
+            self.kernel(reference, target, place, constants, (tuple(totals[:4]), tuple(totals[4:]), extent), scratch, no_lanes)
+        return _make_summaries(self.facts, size, results)
+
 
 def _view_bits(values: npt.NDArray[Any], name: str) -> Bits:
     bits: Bits = (values if values.flags.aligned else values.copy()).view(_PATTERNS[name])
@@ -175,6 +197,16 @@ _SCRATCH = _ThreadScratch()
 def _make_totals(rows: int) -> tuple[npt.NDArray[Any], ...]:
     """Return zeros for the totals of a range."""
     return np.zeros(TOTALS), np.zeros(LARGEST), np.zeros(TALLIES, np.int64), np.zeros((2, rows))
+
+
+def _make_totals_of_many(pairs: int, rows: int) -> tuple[npt.NDArray[Any], ...]:
+    """Return zeros for the totals of many pairs: the first axis counts pairs, the rest is what :func:`_make_totals` returns."""
+    return (
+        np.zeros((pairs, TOTALS)),
+        np.zeros((pairs, LARGEST)),
+        np.zeros((pairs, TALLIES), np.int64),
+        np.zeros((pairs, 2, rows)),
+    )
 
 
 def _view_read_only(room: Bits) -> Bits:
@@ -221,41 +253,60 @@ def _kernel_constants(facts: PairFacts) -> tuple[Any, ...]:
 
 def _make_summary(facts: PairFacts, size: int, row: int, results: tuple[Any, ...]) -> Summary:
     kept, filled, extent = results
-    number = int(kept[2][MEASURED])
-    fills = _make_population(facts, number, row, filled) if number else None
-    counts = kept[2].tolist()
-    return replace(
-        _make_population(facts, size, row, kept),
-        unequal=bool(counts[UNEQUAL]) or not facts.same,
-        largest_reference=float(extent[0]),
-        largest_target=float(extent[1]),
-        least_fill_reference=float(extent[2]),
-        least_fill_target=float(extent[3]),
-        fills=fills,
-        **dict(zip(_CLASSES, counts[FIRST_CLASS:FIRST_RUNG], strict=True)),
+    (summary,) = _make_summaries(
+        facts, size, (tuple(each[None] for each in kept), tuple(each[None] for each in filled), extent[None]), row
     )
+    return summary
 
 
-def _make_population(facts: PairFacts, size: int, row: int, results: tuple[npt.NDArray[Any], ...]) -> Summary:
-    """Return the summary of one population of a range, without its classes."""
+def _make_summaries(facts: PairFacts, size: int, results: tuple[Any, ...], row: int = 0) -> list[Summary]:
+    """Return the summaries of many ranges of one size, from totals whose first axis counts them."""
+    kept, filled, extents = results
+    elements = [size] * len(extents)
+    measured = kept[2][:, MEASURED].tolist()
+    fills = _make_populations(facts, measured, row, filled) if any(measured) else [None] * len(extents)
+    classes = kept[2][:, FIRST_CLASS:FIRST_RUNG].tolist()
+    unequal = kept[2][:, UNEQUAL].tolist()
+    return [
+        Summary(
+            **population,
+            **dict(zip(_CLASSES, counts, strict=True)),
+            unequal=bool(differs) or not facts.same,
+            largest_reference=extent[0],
+            largest_target=extent[1],
+            least_fill_reference=extent[2],
+            least_fill_target=extent[3],
+            fills=Summary(**fill) if fill and fill["elements"] else None,
+        )
+        for population, counts, differs, extent, fill in zip(
+            _make_populations(facts, elements, row, kept), classes, unequal, extents.tolist(), fills, strict=True
+        )
+    ]
+
+
+def _make_populations(
+    facts: PairFacts, elements: Sequence[int], row: int, results: tuple[npt.NDArray[Any], ...]
+) -> Iterator[dict[str, Any]]:
+    """Yield the fields of the summary of one population of each range, without its classes."""
     totals, largest, tallies, squares = results
-    counts = tallies.tolist()
     mantissas, exponents = np.frexp(totals)
-    fields: dict[str, Any] = dict(zip(_SUMS, map(ScaledFloat, mantissas.tolist(), exponents.tolist()), strict=True))
     norms = np.sqrt(squares)
-    return Summary(
-        inexact=True,
-        elements=size,
-        small=counts[0],
-        small_mismatch=counts[1],
-        within_one_thousandth=counts[2],
-        within_five_thousandths=counts[3],
-        ulp_max=counts[COUNTS - 1],
-        close=dict(zip(facts.rungs, counts[FIRST_RUNG:NEGATIVE], strict=False)),
-        negative=bool(counts[NEGATIVE]),
-        difference_max=float(largest[0]),
-        relative_max=float(largest[1]),
-        offset_relative_max=float(largest[2]),
-        rows=RowNorms(row, norms[0], norms[1]),
-        **fields,
-    )
+    for size, mantissa, exponent, most, counts, (difference, reference) in zip(
+        elements, mantissas.tolist(), exponents.tolist(), largest.tolist(), tallies.tolist(), norms, strict=True
+    ):
+        yield {
+            "inexact": True,
+            "elements": size,
+            "small": counts[0],
+            "small_mismatch": counts[1],
+            "within_one_thousandth": counts[2],
+            "within_five_thousandths": counts[3],
+            "ulp_max": counts[COUNTS - 1],
+            "close": dict(zip(facts.rungs, counts[FIRST_RUNG:NEGATIVE], strict=False)),
+            "negative": bool(counts[NEGATIVE]),
+            "difference_max": most[0],
+            "relative_max": most[1],
+            "offset_relative_max": most[2],
+            "rows": RowNorms(row, difference, reference),
+            **dict(zip(_SUMS, map(ScaledFloat, mantissa, exponent), strict=True)),
+        }

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from precflow.comparison.batches import Batch
 from precflow.comparison.reading import OpenPair, PairResult, PartResult, Reading, ReadOptions
+from precflow.comparison.small_pairs import group_small, read_together
 from precflow.dumps.garbage import collector_off
 from precflow.dumps.mapped_pages import release
 from precflow.dumps.reader import Dump
@@ -60,7 +61,12 @@ class _BatchInProgress:
 
     def __init__(self, batch: Batch, reference: Dump, target: Dump, terms: ReadOptions, pool: ThreadPoolExecutor) -> None:
         self._batch = batch
-        self._opened = [_open_pair(reading, reference, target, terms) for reading in batch.readings]
+        self._pool_together(reference, target, terms, pool)
+        self._opened = [
+            _open_pair(reading, reference, target, terms)
+            for number, reading in enumerate(batch.readings)
+            if number not in self._together
+        ]
         self._tasks: list[Future[list[PartResult | PairResult]]] = [
             pool.submit(_read_task, task) for task in _make_tasks(self._opened)
         ]
@@ -68,9 +74,18 @@ class _BatchInProgress:
     def finish(self) -> tuple[Batch, list[PairResult]]:
         """Wait for all tasks of the batch, merge the parts of large pairs, and return the results in order."""
         results = iter([result for task in self._tasks for result in task.result()])
-        return self._batch, [
-            opened if isinstance(opened, PairResult) else _finish_pair(opened, results) for opened in self._opened
-        ]
+        singly = (opened if isinstance(opened, PairResult) else _finish_pair(opened, results) for opened in self._opened)
+        together = {number: task.result()[place] for number, (task, place) in self._together.items()}
+        numbers = range(len(self._batch.readings))
+        return self._batch, [together[number] if number in together else next(singly) for number in numbers]
+
+    def _pool_together(self, reference: Dump, target: Dump, terms: ReadOptions, pool: ThreadPoolExecutor) -> None:
+        """Let the pool read the small pairs in groups; note for each its task, and its place among the results."""
+        sides = {"reference": reference, "target": target}
+        self._together: dict[int, tuple[Future[list[PairResult]], int]] = {}
+        for numbers in group_small(self._batch.readings, terms):
+            task = pool.submit(read_together, [self._batch.readings[number] for number in numbers], sides, terms)
+            self._together |= {number: (task, place) for place, number in enumerate(numbers)}
 
 
 def _open_pair(reading: Reading, reference: Dump, target: Dump, terms: ReadOptions) -> OpenPair | PairResult:

@@ -190,6 +190,10 @@ class JoinedRanks(Dump):
         """Return what :meth:`tensor` returns; only the bytes of tensors that are not made here are left unchecked."""
         return self._whole.view(record) if self._find_made(record) is None else self.tensor(record)
 
+    def gather(self, records: Sequence[Record]) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of small tensors together; ``None`` if one of them is made here."""
+        return None if any(self._find_made(record) for record in records) else self._whole.gather(records)
+
     def locate(self, record: Record) -> Location | None:
         """Return where a record's tensor lies; ``None`` for one that is made here."""
         return self._whole.locate(record) if self._find_made(record) is None else None

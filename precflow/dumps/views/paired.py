@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 
 from precflow import keys
@@ -90,6 +91,10 @@ class PairedDump(Dump):
     def view(self, record: Record) -> npt.NDArray[Any]:
         """Return what :meth:`tensor` returns; only the bytes of tensors that no rule changes are left unchecked."""
         return super().view(record) if self._find_made(record) is None else self.tensor(record)
+
+    def gather(self, records: Sequence[Record]) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of small tensors together; ``None`` if a rule makes one of them."""
+        return None if any(self._find_made(record) for record in records) else super().gather(records)
 
     def locate(self, record: Record) -> Location | None:
         """Return where a record's tensor lies; ``None`` for one that a rule makes."""
