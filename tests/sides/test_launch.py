@@ -51,14 +51,14 @@ def test_facts_show_the_variables_that_were_set_before_python(asked, output):
 
 
 def test_waiting_threads_do_not_spin_unless_the_user_says_so(asked, output, tmp_path, monkeypatch):
-    """Facts do not record this variable, so the side's set-up file writes it down."""
+    """Facts do not record this variable, so the side's set-up file writes it down, and ends: no interpreter need start."""
     setup = tmp_path / "setup.sh"
-    setup.write_text(f"echo $GOMP_SPINCOUNT > {tmp_path}/spin\n")
+    setup.write_text(f"echo $GOMP_SPINCOUNT > {tmp_path}/spin\nexit 3\n")
     for own, expected in (None, "0"), ("7", "7"):
         monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
         if own:
             monkeypatch.setenv("GOMP_SPINCOUNT", own)
-        run(asked(action="environment"), output, Side(setup=(str(setup),)))
+        failed(asked(action="environment"), output, Side(setup=(str(setup),)))
         assert (tmp_path / "spin").read_text().strip() == expected
 
 
