@@ -1,7 +1,7 @@
 """Every planted fault is found, named at its module and operator, and shown first; clean runs stay clean.
 
 On a narrow encoder of two layers: a fault that sits in a later one is planted in the second. Where each sits in the whole
-encoder is tested in ``tests/agent/emulated/test_faults.py``. One is found here at the real width, that of weights; twelve layers
+encoder is tested in ``tests/agent/emulated/test_faults.py``. One is found here at the real width, in the weights; twelve layers
 are clean, and continuous integration runs all of them at the real width.
 """
 
