@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -210,15 +208,16 @@ def test_a_damaged_artifact_is_made_again(composed, tmp_path):
     assert history(tmp_path)[-1]["states"]["compare"] == "run"
 
 
-def test_a_reader_who_leaves_does_not_make_it_aligned(composed, tmp_path):
+def test_a_reader_who_leaves_does_not_make_it_aligned(composed, tmp_path, warm_server):
+    """What an interpreter then does at its own end is in ``tests/test_cli.py``."""
     composed(factor=1.5)
     given = [f"{side}.dump={tmp_path / 'dumps' / side}" for side in ("reference", "target")]
-    command = [sys.executable, "-m", "precflow", "+recipe=compare_dumps", *given]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(command, cwd=tmp_path, stderr=writing, stdout=subprocess.DEVNULL, timeout=60)
+    words, environment = ["+recipe=compare_dumps", *given], dict(os.environ)
+    started = warm_server.popen(words, cwd=tmp_path, env=environment, out=writing, err=writing)
     os.close(writing)
-    assert done.returncode == 1
+    assert started.wait(60) == 1
     assert history(tmp_path)[-1]["verdict"] == "misaligned"
 
 
