@@ -1,4 +1,4 @@
-"""The agent runs on Python 3.8: its files may use no newer syntax and no other library; ``.ci/run`` looks for newer functions."""
+"""The agent runs on Python 3.8: its files may use no newer syntax and no other library; ``.ci/run`` looks for newer calls."""
 
 import ast
 import sys
