@@ -251,6 +251,13 @@ COPIED_WEIGHT = {
     "copied_weights_where": "head / linear",
     "copied_weights_stale": 1,
 }
+ROUNDED_TWICE = {  # a product in bfloat16 times 1.01
+    "family": "matmul",
+    "low_precision": True,
+    "scale_slope": 1.0097,
+    "scale_share": 0.933,
+    "introduced_factor_share": 0.05,
+}
 STALE_INPUT = {"inputs_stale": ["rank1.step1.x: made by (model)@1.0 on the reference, (model) on the target"]}
 AS_IS = {
     "failing": 0,
@@ -414,6 +421,9 @@ TABLE = [
         {"scale_slope": 1.02, "scale_share": 0.97, "low_precision": True, "uneven_factor": "rows"},
     ),
     ("PF211", {"operator": "module", "scale_slope": 1.01, "scale_share": 0.9999}, {}),
+    ("PF211", ROUNDED_TWICE, {**ROUNDED_TWICE, "family": "activation"}),
+    ("PF211", ROUNDED_TWICE, {**ROUNDED_TWICE, "introduced_factor_share": 0.2}),
+    ("PF211", ROUNDED_TWICE, {**ROUNDED_TWICE, "low_precision": False}),
     (  # a constant that is added to values near each other: a factor explains most of it, and leaves far more than rounding
         "PF211",
         {"scale_slope": 0.99, "scale_share": 0.999999, "own_error_units": 1e4},
