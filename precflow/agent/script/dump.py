@@ -162,6 +162,7 @@ class ScriptDump:
 
     def run(self) -> None:
         """Run the script, and seal the dump unless that was done when it was stopped."""
+        faults.refuse_redraws(self._request)
         part = self._events.time_part("script", "running %s" % name_script(self._path))
         with part, surroundings(self._request, self._device, self._numbers):
             if self._always_numbers or self._device.name != "cpu":
@@ -186,9 +187,11 @@ class ScriptDump:
             self._faults.enter_context(faults.follow_modules(self._request, model.top))
 
     def begin_step(self, number: int) -> None:
-        """Note the seed of the script, and say which step is recorded."""
+        """Note the seed of the script, and say which step is recorded; after the first step, refuse a fault without a place."""
         if number == 0:
             self._seeds["torch"] = torch.initial_seed()
+        if number == 1:  # the first step has called every model
+            faults.refuse_misplaced(self._request, [model.top for model in self._watcher.models])
         if number in self._request.capture.step:
             if number == min(self._request.capture.step) and not self._compiles:
                 self._compiled = count_compiled()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Iterator, List, Sequence
 
+from precflow.agent.contract import REDRAW
 from precflow.agent.failures import AgentError
 
 _SHOWN = 6  # places that a message names
@@ -42,14 +43,14 @@ def configure(request: Request, device: Device) -> None:
         raise AgentError("bad_request", "emulate rules (%s): %s" % (name, error)) from error
 
 
-def refuse_misplaced(request: Request, model: torch.nn.Module) -> None:
-    """Refuse a fault that is tied to a module or a parameter that this model does not have, before anything runs.
+def refuse_misplaced(request: Request, models: Sequence[torch.nn.Module]) -> None:
+    """Refuse a fault that is tied to a module or a parameter that none of these models has.
 
     Raises:
-        AgentError: ``bad_request``; the message names places of this model that would do.
+        AgentError: ``bad_request``; the message names places of the models that would do.
     """
-    modules = [name for name, _ in model.named_modules() if name]
-    parameters = [name for name, _ in model.named_parameters()]
+    modules = [name for model in models for name, _ in model.named_modules() if name]
+    parameters = [name for model in models for name, _ in model.named_parameters()]
     for number, rule in enumerate(request.emulate.get("rules") or ()):
         for key, places in (("module", modules), ("parameter", parameters)):
             _refuse_elsewhere(request, number, key, rule.get(key, ""), places)
@@ -66,6 +67,18 @@ def _refuse_elsewhere(request: Request, number: int, key: str, pattern: str, pla
         message % (request.emulate.get("name", ""), key, pattern, ", ".join(near) or "none at all", more),
         "choose one:  emulate.rules.%d.%s=%s" % (number, key, near[0]) if near else "leave the fault out",
     )
+
+
+def refuse_redraws(request: Request) -> None:
+    """Refuse a fault that draws weights anew, where the model is the script's own and its weights are not precflow's to draw.
+
+    Raises:
+        AgentError: ``bad_request``; the next step names a fault that changes a script's numbers.
+    """
+    drawn = [rule["parameter"] for rule in request.emulate.get("rules") or () if rule.get("rule") == REDRAW]
+    if drawn:
+        message = "the emulated fault %s draws %s anew, and a script makes its own weights" % (request.emulate.get("name", ""), drawn[0])
+        raise AgentError("bad_request", message, "choose a fault of an operator, +emulate=layernorm_eps, or give a workload.model")
 
 
 def redraw(request: Request, model: torch.nn.Module) -> List[str]:

@@ -126,7 +126,7 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
             raise AgentError("workload", message, "build it on the CPU: precflow hashes the weights, casts them and moves them")
         inputs = build_inputs(request, model)
     with events.time_part("weights", "reading the weights"):
-        faults.refuse_misplaced(request, model)
+        faults.refuse_misplaced(request, [model])
         redrawn = faults.redraw(request, model)
         weight_hashes = hash_weights(model) if hashed else add_digest({})
         # Several ranks find out by the hashes whether they were given the same.

@@ -72,7 +72,16 @@ def test_a_fault_of_one_module_is_emulated_in_a_script_or_refused(script, watch,
     if acts:
         assert losses(faulty)[0] == pytest.approx(4 * losses(plain)[0], rel=1e-4)
     else:
-        assert "matched nothing that ran" in faulty.error["message"]
+        assert "none of that name; it has 1, 0" in faulty.error["message"]
+        assert faulty.error["next_step"] == "choose one:  emulate.rules.0.module=1"
+        assert len(losses(faulty)) == 1, "the script does not go on after its first step"
+
+
+def test_a_fault_that_draws_weights_anew_is_refused_before_a_script_runs(script, watch):
+    seen = watch(script(SCRIPT), device="emulated", emulate=[{"rule": "redraw", "parameter": "weight"}])
+    assert seen.code == 2
+    assert seen.error["message"] == "the emulated fault planted draws weight anew, and a script makes its own weights"
+    assert not losses(seen)
 
 
 def test_a_script_that_stays_on_the_cpu_says_nothing_of_the_device(script, watch):
