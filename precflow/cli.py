@@ -24,14 +24,13 @@ from precflow.config.suggestions import did_you_mean
 from precflow.dumps import bus_errors
 from precflow.dumps.garbage import freezing_allowed
 from precflow.errors import ConfigError, PrecflowError, StoreError
-from precflow.verbs import DELETING, OTHER_WORDS, VERBS, error_as_json
+from precflow.verbs import error_as_json, is_verb, list_other_words, list_verbs
 
 if TYPE_CHECKING:
     from precflow.run.runner import Outcome
     from precflow.run.sweeps import EndedJob
 
 _LONGEST_NAME = 255  # bytes, on nearly every file system
-_OF_RECIPES = frozenset({"show", "plan", "validate", "request"})  # verbs that overrides follow
 BADNESS = (0, 3, 1, 2)  # exit codes from best to worst; of several jobs the worst one counts
 
 
@@ -109,12 +108,12 @@ def _dispatch(arguments: list[str]) -> int:
     if not arguments:
         streams.say(short_help())
         return 0
-    if arguments[0] in VERBS:
+    if is_verb(arguments[0]):
         return _run_verb(arguments[0], arguments[1:])
     if {"-sc", "--shell-completion"} & set(arguments):  # before parsing: half a word is no override yet
         from precflow.config.hydra_views import complete_word
 
-        return complete_word(arguments, verbs={name: name in _OF_RECIPES for name in VERBS})
+        return complete_word(arguments, verbs={name: verb.takes_recipe for name, verb in list_verbs().items()})
     line = command_line.parse(arguments)
     if line.words and "=" not in line.words[0] and line.words[0][:1] not in "+~":
         return _run_bare_word(line)
@@ -146,7 +145,7 @@ def _run_bare_word(line: command_line.CommandLine) -> int:
         ConfigError: The word is no verb; the message says what may be meant.
     """
     word = line.words[0]
-    if word in VERBS:
+    if is_verb(word):
         folders = [text for folder in line.config_dirs for text in ("--config-dir", str(folder))]
         return _run_verb(word, [*line.words[1:], *folders, *(["--help"] if line.asks_for("--help") else [])])
     from precflow.config.search_path import list_folders, list_names
@@ -157,15 +156,19 @@ def _run_bare_word(line: command_line.CommandLine) -> int:
         raise ConfigError(f"{word} is a recipe, not a verb", next_step=f"precflow +recipe={word}")
     like = find_near(word, recipes, most=1)
     named = f"+recipe={like[0]}" if like else "+recipe=NAME"
-    if word in OTHER_WORDS:
-        meant = OTHER_WORDS[word].format(word=word)
+    meant = list_other_words().get(word)
+    if meant is not None:
         raise ConfigError(
             f"no such verb: {word}{'' if meant else ': a recipe runs without a verb, and goes on where it was stopped'}",
             next_step=_write_line(meant, line.words[1:], recipes),
         )
-    known = [verb for verb in VERBS if verb not in DELETING or (word[:1] == verb[:1] and find_near(word, [verb], alike=0.8))]
+    known = [
+        name
+        for name, verb in list_verbs().items()
+        if not verb.deletes or (word[:1] == name[:1] and find_near(word, [name], alike=0.8))
+    ]
     raise ConfigError(
-        f"no such verb: {word}.{did_you_mean(word, known)}   Verbs: {', '.join(VERBS)}",
+        f"no such verb: {word}.{did_you_mean(word, known)}   Verbs: {', '.join(list_verbs())}",
         next_step=f"To run a recipe:  precflow {named}",
     )
 
@@ -262,7 +265,7 @@ _EXIT_CODES = "Exit codes: 0 aligned, 1 misaligned, 2 could not be done, 3 incon
 
 def short_help() -> str:
     """Return what ``precflow`` without arguments prints: how to run a recipe, and the verbs."""
-    verbs = "\n".join(f"   precflow {name:<10} {verb.summary}" for name, verb in VERBS.items())
+    verbs = "\n".join(f"   precflow {name:<10} {verb.summary}" for name, verb in list_verbs().items())
     return f" {_TITLE}\n\n{_TO_RUN}\n\n{verbs}\n\n {_EXIT_CODES} More: precflow --help\n"
 
 
@@ -270,7 +273,7 @@ def full_help() -> str:
     """Return what ``precflow --help`` prints: each verb with an example, the groups, and the options."""
     from precflow.config.search_path import GROUPS
 
-    verbs = "\n".join(f"   {verb.summary}\n      precflow {verb.example}" for verb in VERBS.values())
+    verbs = "\n".join(f"   {verb.summary}\n      precflow {verb.example}" for verb in list_verbs().values())
     return f""" {_TITLE}
 
 {_TO_RUN}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import ast
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from precflow.config import command_line
@@ -16,13 +19,13 @@ if TYPE_CHECKING:
     from precflow.config.schema import RunConfig
 
 __all__ = [
-    "DELETING",
-    "OTHER_WORDS",
-    "VERBS",
     "Verb",
     "compose_site",
     "error_as_json",
     "format_table",
+    "is_verb",
+    "list_other_words",
+    "list_verbs",
     "make_parser",
     "print_json",
     "say",
@@ -30,53 +33,65 @@ __all__ = [
 ]
 
 _ANY_RECIPE = "+recipe=sd_text_encoder"  # a site file is composed on top of a recipe; which one makes no difference here
+_RUN_WORDS = ("run", "start", "execute", "exec", "launch", "go", "test", "rerun", "resume", "continue", "again", "retry")
 
 
 class Verb(NamedTuple):
-    """What a verb shows or does, in one line, and how it is typed: its arguments in an example."""
+    """What ``precflow`` knows of a verb before it imports its module: the constant ``VERB`` there.
 
+    Attributes:
+        place: Verbs are listed in this order.
+        summary: What it shows or does, in one line.
+        example: How it is typed, with arguments.
+        other_words: What other tools call it; somebody who types one of these is led here.
+        phrases: The same, where the words that are meant are more than the verb.
+        takes_recipe: Overrides follow it: ``+recipe=NAME`` and ``KEY=VALUE``.
+        deletes: It deletes what cannot be made again at once; nobody who typed something else is led to it.
+    """
+
+    place: int
     summary: str
     example: str
+    other_words: Sequence[str] = ()
+    phrases: Mapping[str, str] = MappingProxyType({})
+    takes_recipe: bool = False
+    deletes: bool = False
 
 
-VERBS: Mapping[str, Verb] = {
-    "ls": Verb("recipes, or another group: ls site, ls standard; ls runs: what ran here", "ls runs"),
-    "explain": Verb("what a key of a recipe takes, what it means, who may set it", "explain tolerance.standards"),
-    "show": Verb("a composed recipe, each line with the file and line it comes from", "show +recipe=minilm"),
-    "cp": Verb("copy a recipe to change it", "cp sd_text_encoder my_model"),
-    "validate": Verb("check recipes and overrides without running anything", "validate recipes/my_model.yaml"),
-    "plan": Verb("what a run would do, and why", "plan +recipe=sd_text_encoder"),
-    "open": Verb("the newest report, or that of one run", "open runs/minilm@3"),
-    "inspect": Verb("what a dump holds, its records by pattern, or one record in full", "inspect DUMP 'model.layers.0*'"),
-    "convert": Verb("tensors of a dump as npy or txt files", "convert DUMP 'model.layers.0*' --to npy"),
-    "compare": Verb("two dumps without a recipe, or one record of both in full", "compare gpu_dump npu_dump"),
-    "diff": Verb("two runs of a recipe: what changed, what got better or worse", "diff runs/minilm@2 runs/minilm@3"),
-    "bundle": Verb("one side of a run in one file, to carry to the other machine", "bundle runs/minilm:reference"),
-    "unbundle": Verb("verify such a file, and put it where runs look", "unbundle minilm-reference.bundle.tar"),
-    "pin": Verb("keep one upload in a store, whatever its age", "pin dump.reference-9f1c +site=local"),
-    "prune": Verb("free space: what no kept run needs; deletes with --yes", "prune runs/minilm"),
-    "doctor": Verb("this machine: what can be a side, and what is wrong", "doctor"),
-    "request": Verb("what the agent of one side is asked, for a job that others start", "request minilm sides=[target]"),
-    "agent": Verb("write precflow-agent.pyz, the one file that a side needs", "agent ."),
-}
-DELETING = frozenset({"prune"})  # nobody who typed something else is led to one of these
+@lru_cache
+def list_verbs(folder: Path = Path(__file__).parent) -> Mapping[str, Verb]:
+    """Return name -> verb for the modules of a folder, in the order in which they are listed.
 
-# The verbs of other tools -> what is typed here; "" is the line of a run itself.
-OTHER_WORDS: Mapping[str, str] = {
-    **dict.fromkeys(("run", "start", "execute", "exec", "launch", "go", "test"), ""),
-    **dict.fromkeys(("rerun", "resume", "continue", "again", "retry"), ""),
-    **dict.fromkeys(("dryrun", "dry-run", "preview"), "plan"),
-    **dict.fromkeys(("check", "lint", "verify"), "validate"),
-    **dict.fromkeys(("list", "dir", "recipes"), "ls"),
-    **dict.fromkeys(("runs", "history", "status", "log"), "ls runs"),
-    **dict.fromkeys(("report", "view", "results", "result"), "open"),
-    **dict.fromkeys(("new", "init", "create", "copy"), "cp"),
-    **dict.fromkeys(("info", "dump", "cat"), "inspect"),
-    **dict.fromkeys(("export", "extract"), "convert"),
-    **dict.fromkeys(("env", "environment", "devices"), "doctor"),
-    **dict.fromkeys(("keys", "key", "describe"), "explain"),
-    **dict.fromkeys(("help", "version"), "--{word}"),
-}
+    The constants are read from the text of the modules: to import them all takes longer than ``--help`` may.
+    """
+    verbs = {path.stem: _read_constant(path) for path in folder.glob("[a-z]*.py")}
+    return dict(sorted(verbs.items(), key=lambda each: each[1].place))
+
+
+def is_verb(word: str) -> bool:
+    """Tell whether a word is a verb, without reading any."""
+    return word.isidentifier() and not word.startswith("_") and (Path(__file__).parent / f"{word}.py").is_file()
+
+
+def _read_constant(path: Path) -> Verb:
+    """Return the ``VERB`` of a module.
+
+    Raises:
+        TypeError: It has none, or one that is no plain ``Verb(...)``: a fault of ours.
+    """
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "VERB" and isinstance(node.value, ast.Call):
+            named = {str(each.arg): ast.literal_eval(each.value) for each in node.value.keywords}
+            return Verb(*map(ast.literal_eval, node.value.args), **named)
+    raise TypeError(f"{path} has no VERB = Verb(...)")
+
+
+def list_other_words() -> Mapping[str, str]:
+    """Return what other tools call a verb -> what is typed here; ``""`` is the line of a run itself, which has no verb."""
+    words = dict.fromkeys(_RUN_WORDS, "") | {word: f"--{word}" for word in ("help", "version")}
+    for name, verb in list_verbs().items():
+        words |= dict.fromkeys(verb.other_words, name) | verb.phrases
+    return words
 
 
 class _Parser(argparse.ArgumentParser):
@@ -109,8 +124,8 @@ def make_parser(verb: str, usage: str) -> argparse.ArgumentParser:
     options = _Parser(
         prog=f"precflow {verb}",
         usage=f"precflow {verb} {usage} [--json] [--config-dir DIR]",
-        description=VERBS[verb].summary,
-        epilog=f"for example:  precflow {VERBS[verb].example}",
+        description=list_verbs()[verb].summary,
+        epilog=f"for example:  precflow {list_verbs()[verb].example}",
         allow_abbrev=False,
     )
     options.add_argument("--json", action="store_true", help="print one JSON object on stdout")

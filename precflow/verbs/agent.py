@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precflow.errors import StoreError
-from precflow.verbs import make_parser, print_json, say
+from precflow.verbs import Verb, make_parser, print_json, say
+
+VERB = Verb(180, "write precflow-agent.pyz, the one file that a side needs", "agent .")
 
 _NAME = "precflow-agent.pyz"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from precflow.verbs import make_parser, print_json, say, write
+from precflow.verbs import Verb, make_parser, print_json, say, write
+
+VERB = Verb(120, "one side of a run in one file, to carry to the other machine", "bundle runs/minilm:reference")
 
 
 def main(arguments: Sequence[str]) -> int:

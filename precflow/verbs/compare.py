@@ -17,12 +17,14 @@ from precflow.errors import DumpError, PrecflowError, StoreError
 from precflow.files import write_text
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.streams import is_unicode
-from precflow.verbs import make_parser, print_json, write
+from precflow.verbs import Verb, make_parser, print_json, write
 
 if TYPE_CHECKING:
     from precflow.dumps.lookup import FoundRecord
-    from precflow.dumps.reader import Dump
+    from precflow.dumps.protocol import Dump
     from precflow.report.model import ReportModel, Row
+
+VERB = Verb(100, "two dumps without a recipe, or one record of both in full", "compare gpu_dump npu_dump")
 
 _NOTHING = "nothing"
 _SAME_WORDS = f"{','.join(SAME_AT_START)} (default), one of these, or {_NOTHING}"

@@ -16,10 +16,14 @@ from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.export import file_names, require_room, write_npy, write_txt
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.overview import describe_kept
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.errors import ConfigError, DumpError, StoreError
 from precflow.report.wording import plural
-from precflow.verbs import make_parser, print_json, say, write
+from precflow.verbs import Verb, make_parser, print_json, say, write
+
+VERB = Verb(
+    90, "tensors of a dump as npy or txt files", "convert DUMP 'model.layers.0*' --to npy", other_words=("export", "extract")
+)
 
 FORMATS = ("npy", "txt")
 INDEX = "records.json"  # written beside the files of several records; says which file holds which record

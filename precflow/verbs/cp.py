@@ -9,7 +9,9 @@ from pathlib import Path
 
 from precflow.config.search_path import DATA_GROUPS, GROUPS, describe_not_found, find, list_folders
 from precflow.errors import ConfigError, StoreError
-from precflow.verbs import make_parser, print_json, say
+from precflow.verbs import Verb, make_parser, print_json, say
+
+VERB = Verb(40, "copy a recipe to change it", "cp sd_text_encoder my_model", other_words=("new", "init", "create", "copy"))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from precflow.errors import StoreError
 from precflow.files import write_text
-from precflow.verbs import make_parser, print_json
+from precflow.verbs import Verb, make_parser, print_json
 
 if TYPE_CHECKING:
     from precflow.report.screens.paper import Paper
     from precflow.run.two_runs import Change, RecordChange, RunDifference
+
+VERB = Verb(110, "two runs of a recipe: what changed, what got better or worse", "diff runs/minilm@2 runs/minilm@3")
 
 _MOST_CHANGES = 12  # on the screen; --json has all
 _MOST_ROWS = 40  # of each table of the page

@@ -18,11 +18,13 @@ from precflow.agent.contract import DEVICE_KINDS
 from precflow.config.schema import RunConfig, Side
 from precflow.config.sections.store_address import is_address
 from precflow.errors import PrecflowError, SideError
-from precflow.verbs import compose_site, make_parser, print_json, say
+from precflow.verbs import Verb, compose_site, make_parser, print_json, say
 
 if TYPE_CHECKING:
     from precflow.run.remote.filesystem import Address
     from precflow.sides.launch import Agents
+
+VERB = Verb(160, "this machine: what can be a side, and what is wrong", "doctor", other_words=("env", "environment", "devices"))
 
 _NODES = {"cuda": "nvidia", "npu": "davinci"}  # kind of device -> start of its names in /dev: nvidia0, davinci0
 _PATIENCE = 120.0  # seconds for an interpreter to import torch

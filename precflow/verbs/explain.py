@@ -17,7 +17,14 @@ from precflow.config import key_tree, overrides, trust, units
 from precflow.config.schema import SIDES, Bytes, Limits, Numbers, RunConfig, Seconds, Seed, Share, Ulp, key_of, plain
 from precflow.config.vocabulary import allowed_words
 from precflow.errors import ConfigError
-from precflow.verbs import format_table, make_parser, print_json, write
+from precflow.verbs import Verb, format_table, make_parser, print_json, write
+
+VERB = Verb(
+    20,
+    "what a key of a recipe takes, what it means, who may set it",
+    "explain tolerance.standards",
+    other_words=("keys", "key", "describe"),
+)
 
 _WIDTH = 88
 _TYPES: Mapping[Any, str] = {

@@ -10,15 +10,23 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from precflow.dumps import lookup, overview
+from precflow.dumps.formats import read_dump
 from precflow.dumps.lookup import FoundRecord
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.errors import DumpError
 from precflow.streams import is_unicode
-from precflow.verbs import format_table, make_parser, print_json, write
+from precflow.verbs import Verb, format_table, make_parser, print_json, write
 
 if TYPE_CHECKING:
     from precflow.report.screens.paper import Paper
     from precflow.report.screens.record import RecordView
+
+VERB = Verb(
+    80,
+    "what a dump holds, its records by pattern, or one record in full",
+    "inspect DUMP 'model.layers.0*'",
+    other_words=("info", "dump", "cat"),
+)
 
 _LIMIT = 40
 _NOT_STORED = {
@@ -57,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(dumps) > 1:
         listed = ", ".join(named.name for named in dumps)
         raise DumpError(f"{chosen.dump} has {len(dumps)} dumps: {listed}", next_step="name one of them")
-    dump = Dump.open(dumps[0].path, allow_unsealed=True)
+    dump = read_dump(dumps[0].path, allow_unsealed=True)
     if chosen.match or (chosen.record and lookup.is_pattern(chosen.record)):
         return _list_records(dump, chosen)
     if chosen.record:

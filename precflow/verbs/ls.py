@@ -22,7 +22,15 @@ from precflow.config.sections.standard_sections import describe_origin
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 from precflow.metrics import LIMITED, METRICS
-from precflow.verbs import compose_site, format_table, make_parser, print_json, write
+from precflow.verbs import Verb, compose_site, format_table, make_parser, print_json, write
+
+VERB = Verb(
+    10,
+    "recipes, or another group: ls site, ls standard; ls runs: what ran here",
+    "ls runs",
+    other_words=("list", "dir", "recipes"),
+    phrases={"runs": "ls runs", "history": "ls runs", "status": "ls runs", "log": "ls runs"},
+)
 
 _STORE, _RUNS = "store", "runs"
 _NEWEST = 10  # runs of each folder, where no folder is named

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precflow.errors import StoreError
-from precflow.verbs import make_parser, print_json, say, write
+from precflow.verbs import Verb, make_parser, print_json, say, write
+
+VERB = Verb(
+    70, "the newest report, or that of one run", "open runs/minilm@3", other_words=("report", "view", "results", "result")
+)
 
 _PAGE = "report.html"
 _STAGE = "report"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from precflow.verbs import compose_site, make_parser, print_json, write
+from precflow.verbs import Verb, compose_site, make_parser, print_json, write
+
+VERB = Verb(140, "keep one upload in a store, whatever its age", "pin dump.reference-9f1c +site=local")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,7 +6,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from precflow.verbs import make_parser, print_json, say, write
+from precflow.verbs import Verb, make_parser, print_json, say, write
+
+VERB = Verb(
+    60,
+    "what a run would do, and why",
+    "plan +recipe=sd_text_encoder",
+    other_words=("dryrun", "dry-run", "preview"),
+    takes_recipe=True,
+)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,10 +18,12 @@ from precflow.run import pruning
 from precflow.run.find_dumps import RUNS
 from precflow.run.manifest import MANIFEST_FILE
 from precflow.run.pruning import PruneRequest, Pruning, StoreFolder
-from precflow.verbs import compose_site, format_table, make_parser, print_json, write
+from precflow.verbs import Verb, compose_site, format_table, make_parser, print_json, write
 
 if TYPE_CHECKING:
     from precflow.run.remote.uploads import Upload
+
+VERB = Verb(150, "free space: what no kept run needs; deletes with --yes", "prune runs/minilm", deletes=True)
 
 _NOT_DONE = 2
 _DAY, _HOUR = 86400.0, 3600.0

@@ -16,7 +16,11 @@ from precflow.config.schema import Side
 from precflow.config.sections.whatifs import REFERENCE_CHOICE
 from precflow.config.vocabulary import ESCALATING
 from precflow.errors import ConfigError, StoreError
-from precflow.verbs import make_parser, say, write
+from precflow.verbs import Verb, make_parser, say, write
+
+VERB = Verb(
+    170, "what the agent of one side is asked, for a job that others start", "request minilm sides=[target]", takes_recipe=True
+)
 
 _AGENT, _FILE = "precflow-agent.pyz", "request.json"
 

@@ -16,7 +16,9 @@ from precflow.config.search_path import DATA_GROUPS, GROUPS, describe_not_found,
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError, StoreError
 from precflow.streams import printable
-from precflow.verbs import make_parser, print_json, write
+from precflow.verbs import Verb, make_parser, print_json, write
+
+VERB = Verb(30, "a composed recipe, each line with the file and line it comes from", "show +recipe=minilm", takes_recipe=True)
 
 _RULE = re.compile(r"[A-Z]{2,8}\d{3}")
 _GREY, _PLAIN = "\033[90m", "\033[0m"

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precflow.config.sections.store_address import is_address
-from precflow.verbs import compose_site, make_parser, print_json, write
+from precflow.verbs import Verb, compose_site, make_parser, print_json, write
+
+VERB = Verb(130, "verify such a file, and put it where runs look", "unbundle minilm-reference.bundle.tar")
 
 
 def main(arguments: Sequence[str]) -> int:

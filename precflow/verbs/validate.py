@@ -14,10 +14,18 @@ from precflow.config.documents import display_path, dotted, read
 from precflow.config.layers import COMMAND_LINE
 from precflow.config.search_path import SHIPPED, SearchFolder, find_clash, list_folders, list_names
 from precflow.errors import ConfigError, Problem, TrustError
-from precflow.verbs import make_parser, print_json, say
+from precflow.verbs import Verb, make_parser, print_json, say
 
 if TYPE_CHECKING:
     from precflow.config.composition import Composed
+
+VERB = Verb(
+    50,
+    "check recipes and overrides without running anything",
+    "validate recipes/my_model.yaml",
+    other_words=("check", "lint", "verify"),
+    takes_recipe=True,
+)
 
 _UNUSABLE = 2
 _OF_TEAMS = ("standard", "rule", "whatif", "emulate")

@@ -413,13 +413,13 @@ def _become(files, environment, cwd, name):
 def _judge(job, files):
     """Be ``python -m precflow``, with some spare processes at hand that become its agents."""
     from precflow.sides import launch
-    from precflow.verbs import VERBS
+    from precflow.verbs import is_verb
 
     words, module = job["words"], job["module"]
     if job["parent"] is not None:
         _agent_of_test(job, files)
     runs = 2 * ("capture=escalating" in words)
-    without = module != "precflow" or (words and words[0] in VERBS and words[0] != "plan")
+    without = module != "precflow" or (words and is_verb(words[0]) and words[0] != "plan")
     spares = [] if without else _spares(2 + runs, files)
     launch.subprocess = _Subprocess(spares, job["address"])
     if not module:

@@ -1,4 +1,6 @@
+import importlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,32 @@ from precflow.errors import ConfigError, PrecflowError, Problem
 FOLDER = Path(verbs.__file__).parent
 
 
-def test_every_verb_has_its_file_and_every_file_its_verb():
-    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
-    assert files <= set(verbs.VERBS)
-    assert set(verbs.VERBS) - files <= {"doctor"}
+def test_every_file_is_a_verb_and_its_constant_is_what_the_module_has():
+    listed = verbs.list_verbs()
+    assert set(listed) == {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
+    assert all(verb == importlib.import_module(f"precflow.verbs.{name}").VERB for name, verb in listed.items())
+    places = [verb.place for verb in listed.values()]
+    assert places == sorted(set(places)), "two verbs have one place in the list"
+    assert verbs.is_verb("ls")
+    assert not any(map(verbs.is_verb, ("__init__", "../verbs/ls", "lsx", "")))
+
+
+def test_a_file_alone_adds_a_verb(tmp_path):
+    for path in FOLDER.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    text = 'VERB = Verb(5, "which way to go", "whither NOW", other_words=("where", "go-there"), takes_recipe=True)\n'
+    (tmp_path / "whither.py").write_text(f"from precflow.verbs import Verb\n{text}", encoding="utf-8")
+    listed = verbs.list_verbs(tmp_path)
+    assert next(iter(listed)) == "whither"
+    assert listed["whither"].other_words == ("where", "go-there")
+    assert listed["whither"].takes_recipe
+    assert not listed["whither"].deletes
+
+
+def test_a_module_without_its_constant_is_a_fault_of_ours(tmp_path):
+    (tmp_path / "mute.py").write_text("def main(arguments):\n    return 0\n", encoding="utf-8")
+    with pytest.raises(TypeError, match=r"mute\.py has no VERB"):
+        verbs.list_verbs(tmp_path)
 
 
 def test_tables_have_straight_columns_also_with_wide_letters():
