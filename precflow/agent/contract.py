@@ -11,9 +11,18 @@ import functools
 import hashlib
 import json
 import math
+import os
+import pkgutil
 import re
 from typing import Any, Dict, FrozenSet, Iterable, List, Literal, Mapping, NamedTuple, Sequence, Tuple, get_args
 from urllib.parse import unquote
+
+
+def list_modules(folder: str, without: Sequence[str] = ()) -> Tuple[str, ...]:
+    """Return the names of the modules in a folder of the agent, each one of a kind; also if the agent is a zip file."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), folder)
+    return tuple(found.name for found in pkgutil.iter_modules([path]) if found.name not in without)
+
 
 REQUEST_SCHEMA = 1
 DUMP_SCHEMA = 2  # 1 had no checksum over dump.json and step.json
@@ -150,7 +159,8 @@ MIXED_TYPES = ("float16", "bfloat16")
 MIXED_OPERATOR_TYPES = (*MIXED_TYPES, "float32")
 DYNAMIC = "dynamic"  # a loss scale that grows until a gradient overflows
 
-DEVICE_KINDS = ("cpu", "cuda", "npu", "emulated")  # as recipes name them; ``devices/choose.py`` has one of each
+DEVICE_KINDS = list_modules("devices", without=("choose", "protocol"))
+"""Kinds of devices as recipes name them: the modules of folder ``devices``."""
 
 # What a what-if may change, and to what; ``()``: a number or other values, checked where they are read. Those of the run change
 # switches or the whole model, all others single calls.

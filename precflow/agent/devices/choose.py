@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from typing import Dict, List, Sequence
+import importlib
+from typing import Dict, Iterable, List, Sequence
 
-from precflow.agent.devices.cpu import Cpu
-from precflow.agent.devices.cuda import Cuda
-from precflow.agent.devices.emulated import Emulated
-from precflow.agent.devices.npu import Npu
+from precflow.agent.contract import DEVICE_KINDS
 from precflow.agent.devices.protocol import Device
 from precflow.agent.failures import AgentError
 
-DEVICES: Dict[str, Device] = {device.kind: device for device in (Cpu(), Cuda(), Npu(), Emulated())}
+
+def find_devices(kinds: Iterable[str]) -> Dict[str, Device]:
+    """Return kind -> the ``DEVICE`` of its module in this folder."""
+    return {kind: importlib.import_module("precflow.agent.devices." + kind).DEVICE for kind in kinds}
+
+
+DEVICES = find_devices(DEVICE_KINDS)
 
 
 def choose(preferences: Sequence[str], *, ci: bool, side: str = "target") -> Device:

@@ -52,6 +52,9 @@ class Cpu:
         return DeviceFacts(_model_name(), {"instructions": str(capability())}, switches)
 
 
+DEVICE = Cpu()
+
+
 def _model_name() -> str:
     # platform.processor() is "" or just "x86_64" on most Linux systems, so the name is read from /proc.
     try:

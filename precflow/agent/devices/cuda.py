@@ -75,3 +75,6 @@ class Cuda:
             "cudnn.benchmark": str(torch.backends.cudnn.benchmark),
         }
         return DeviceFacts(str(properties.name), versions, switches)
+
+
+DEVICE = Cuda()

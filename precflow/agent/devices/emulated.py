@@ -48,6 +48,9 @@ class Emulated:
         return DeviceFacts(str(_npu().get_device_name(0)), {}, switches(_npu()))
 
 
+DEVICE = Emulated()
+
+
 def _npu() -> Any:
     import torch
 

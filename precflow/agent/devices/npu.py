@@ -60,6 +60,9 @@ class Npu:
         return DeviceFacts(str(_npu().get_device_name(0)), versions(), switches(_npu()))
 
 
+DEVICE = Npu()
+
+
 def versions() -> Dict[str, str]:
     """Return the versions of ``torch_npu`` and, from the toolkit's own files, of CANN; ``unknown`` if no file says it."""
     import torch_npu

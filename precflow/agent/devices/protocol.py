@@ -1,6 +1,6 @@
 """The device protocol: everything that the agent needs from a device.
 
-A new device is one file that implements it, and one entry in ``choose.DEVICES``.
+A new device is one file of this folder, with a ``DEVICE`` that implements it. The file's name is the kind in recipes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Device(Protocol):
 
     Attributes:
         name: torch's device type, such as ``npu``.
-        kind: Its name in recipes: ``cpu``, ``cuda``, ``npu``, ``emulated``.
+        kind: Its name in recipes, and that of its file: ``cpu``, ``cuda``, ``npu``, ``emulated``.
     """
 
     name: str

@@ -1,6 +1,7 @@
 import pytest
 
-from precflow.agent.contract import DEVICE_KINDS
+from precflow.agent import devices
+from precflow.agent.contract import DEVICE_KINDS, list_modules
 from precflow.agent.devices import choose as module
 from precflow.agent.devices.choose import DEVICES, choose
 from precflow.agent.failures import AgentError
@@ -28,6 +29,15 @@ def machine(monkeypatch):
             monkeypatch.setitem(module.DEVICES, kind, Fake(kind, "" if kind in kinds else f"no {kind} here"))
 
     return have
+
+
+def test_a_file_alone_adds_a_device(tmp_path, monkeypatch):
+    text = "class Abacus:\n    name = kind = 'abacus'\n    def missing(self):\n        return ''\nDEVICE = Abacus()\n"
+    (tmp_path / "abacus.py").write_text(text)
+    monkeypatch.setattr(devices, "__path__", [*devices.__path__, str(tmp_path)])
+    assert list_modules(str(tmp_path)) == ("abacus",)
+    monkeypatch.setattr(module, "DEVICES", module.find_devices([*DEVICE_KINDS, "abacus"]))
+    assert choose(["npu", "abacus"], ci=False).kind == "abacus"
 
 
 def test_the_first_that_is_here(machine):
@@ -66,7 +76,7 @@ def test_ci_never_falls_back_to_the_emulation(machine):
 
 def test_an_unknown_name_offers_a_near_one():
     with pytest.raises(
-        AgentError, match=r"unknown device 'cdua'; known are cpu, cuda, npu, emulated\. Did you mean cuda"
+        AgentError, match=r"unknown device 'cdua'; known are cpu, cuda, emulated, npu\. Did you mean cuda"
     ) as caught:
         choose(["cdua"], ci=False)
     assert caught.value.kind == "bad_request"
