@@ -101,14 +101,14 @@ def compared(folder: Path, gigabytes: float, rounds: int) -> dict[str, Any]:
     """
     from precflow.comparison.compare import compare  # noqa: PLC0415  a benchmark of capture alone needs none of it
     from precflow.comparison.compiled.engine import find_compiled_pass  # noqa: PLC0415  the same
-    from precflow.dumps.reader import Dump  # noqa: PLC0415  the same
+    from precflow.dumps.formats import read_dump  # noqa: PLC0415  the same
 
     dumps.write_ours(folder, gigabytes)
     find_compiled_pass("float32", "float32")  # once a process, whatever it compares
     left: list[float] = []
 
     def both() -> None:
-        compare(*(Dump.open(folder / name) for name in ("reference", "target")))
+        compare(*(read_dump(folder / name) for name in ("reference", "target")))
 
     runs = {"read": lambda: read(folder, 1), "read by two": lambda: read(folder, 2), "compare": both, "compare cached": both}
     seconds = race(runs, rounds, before=lambda name: None if name == "compare cached" else left.append(forget(folder)))

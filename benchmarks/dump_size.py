@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 from precflow.dumps.estimate import holds_tensor, tensor_bytes
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 
 def sizes(folder: Path) -> dict[str, int]:
     """Return the bytes of a dump, of the tensors of all its records, and of those with each content once; and the records."""
-    calls = Dump.open(folder).calls()
+    calls = read_dump(folder).calls()
     records = [
         record for call in calls for record in (*call.inputs, *call.outputs) if holds_tensor(record, movement=call.movement)
     ]

@@ -31,7 +31,7 @@ _READING = """
 import json, sys, time
 from pathlib import Path
 from precflow.dumps.garbage import freezing_allowed
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 def memory():  # not ru_maxrss, which begins with the peak of the process that started this one
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -40,7 +40,7 @@ def memory():  # not ru_maxrss, which begins with the peak of the process that s
 clock = time.perf_counter
 before, began, spent = memory(), clock(), time.process_time()
 with freezing_allowed():  # as a command does
-    dump = Dump.open(Path(sys.argv[1]))
+    dump = read_dump(Path(sys.argv[1]))
     calls = dump.calls()
     read = clock()
     damage = dump.damage

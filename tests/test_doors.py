@@ -13,7 +13,7 @@ from precflow import cli
 from precflow.agent.contract import CHECKSUM, checksum_of
 from precflow.config.composition import compose
 from precflow.config.schema import RunConfig
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import SideError
 from precflow.run.runner import run
 from precflow.stages import introduced
@@ -174,7 +174,7 @@ def test_without_an_evaluation_the_verdict_says_so(record, monkeypatch):
 
 def test_a_tensor_has_the_status_that_it_has_in_a_dump(record):
     folders = record("reference"), record("target", eps=1e-2)
-    dumps = [Dump.open(folder) for folder in folders]
+    dumps = [read_dump(folder) for folder in folders]
     rows = {row.name: row for row in precflow.compare(*folders, evaluate=False).records}
     for calls in zip(*(dump.calls() for dump in dumps), strict=True):
         one, other = (call.outputs[0] for call in calls)

@@ -12,7 +12,7 @@ from precflow.comparison.compare import compare
 from precflow.comparison.compiled.engine import find_compiled_pass
 from precflow.config.schema import RunConfig
 from precflow.dumps.digest import WORTH_COMPILING
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.judgement.judge import judge
 
 
@@ -24,7 +24,7 @@ def high_water(name: str) -> int:
 
 def main(folder: Path, table: Path) -> None:
     """Compare ``folder``/reference with ``folder``/target."""
-    sides = [Dump.open(folder / name) for name in ("reference", "target")]
+    sides = [read_dump(folder / name) for name in ("reference", "target")]
     records = sum(len(side.calls()) for side in sides)
     if records < 10_000 or sum(path.stat().st_size for path in folder.rglob("*.safetensors")) > WORTH_COMPILING:
         find_compiled_pass("float32", "float32")  # loaded anyway; memory is counted from here

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
@@ -39,7 +40,7 @@ class _Pair(NamedTuple):
 
 def name_all(reference: Path, target: Path) -> dict[str, list[Named]]:
     """Return the calls that each method names, most suspect first."""
-    pairs = list(_pairs(Dump.open(reference), Dump.open(target)))
+    pairs = list(_pairs(read_dump(reference), read_dump(target)))
     errors = {pair.text: pair for pair in pairs}
     return {
         "first_digest": _first(pairs, lambda pair: not pair.equal),

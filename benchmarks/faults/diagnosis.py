@@ -19,7 +19,7 @@ from precflow.agent.events import Events
 from precflow.agent.replay.evaluate import evaluate
 from precflow.config.composition import compose
 from precflow.diagnosis.findings import Suspect
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.run.jobs import make_job
 from precflow.stages import introduced, noise
 from precflow.stages.advise import read_findings
@@ -101,7 +101,7 @@ def keep_floors(reference: Path, disturbed: Path, folder: Path) -> None:
         folder: For the floors.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    floors = noise.reduce_to_floors(_job(reference, disturbed), Dump.open(reference), disturbed, NOISES)
+    floors = noise.reduce_to_floors(_job(reference, disturbed), read_dump(reference), disturbed, NOISES)
     write_lines(folder / noise.FLOORS_FILE, floors)
     write_value(folder / NOISE_FILE, {"problem": ""})  # last: with it the floors are whole
 

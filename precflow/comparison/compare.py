@@ -24,7 +24,7 @@ from precflow.comparison.pairing import Pair, describe_pair, find_calls, pair_re
 from precflow.comparison.reading import PairResult, Reading, ReadOptions
 from precflow.comparison.user_metrics import MetricMakers
 from precflow.dumps.garbage import collector_off, freezing_allowed
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Record
 from precflow.dumps.views.paired import list_ruled
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from precflow.agent.contract import parse_identity
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 
 
 @dataclass(frozen=True, slots=True)  # slots: there may be a million of them, and each would have a dict of 1.5 kB

@@ -15,7 +15,7 @@ from typing import Any
 from precflow.agent.contract import Identity
 from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import is_floating
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.views.paired import NAME, SEQUENCE
 

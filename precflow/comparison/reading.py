@@ -23,7 +23,7 @@ from precflow.comparison.fused.summary import Summary
 from precflow.comparison.user_metrics import MetricMakers, MetricTally
 from precflow.dumps.digest import Words, id_of_lanes
 from precflow.dumps.mapped_pages import release
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
 

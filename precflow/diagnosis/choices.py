@@ -21,10 +21,9 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT
 from precflow.comparison.measure import Measure
@@ -32,7 +31,7 @@ from precflow.diagnosis.gradient_choices import GradientChoice, explains, find_g
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey
 from precflow.dumps.dtypes import coarsest, is_floating
-from precflow.dumps.header import Header
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.judgement import gradient_choices, near_ties
 from precflow.judgement.floors import Floor
@@ -51,20 +50,6 @@ _OF_VALUES = frozenset({"fail", "undecided"})
 _GRADIENTS = frozenset({BACKWARD, GRADIENT})
 _AGREES = frozenset({"pass", "blind", "accepted"})
 _ORIGINS = {"near_tie": "the near tie", "undecided": "the undecided choice", "blind": "the choice between blind values"}
-
-
-class Evidence(Protocol):
-    """What the choices need of a dump."""
-
-    @property
-    def header(self) -> Header:
-        """The typed view of ``dump.json``."""
-
-    def calls(self) -> Sequence[Call]:
-        """Return every call of the dump."""
-
-    def tensor(self, record: Record) -> npt.NDArray[Any]:
-        """Return a record's tensor."""
 
 
 class _Choice(NamedTuple):
@@ -87,13 +72,13 @@ class _Sides(NamedTuple):
 
 
 def make_settler(
-    reference: Evidence, target: Evidence, judge_input: JudgeInput, floors: Mapping[str, Floor] | None = None
+    reference: Dump, target: Dump, judge_input: JudgeInput, floors: Mapping[str, Floor] | None = None
 ) -> SettleChoices:
     """Return a function that marks near ties and what depends on them.
 
     Args:
-        reference: Evidence of the reference.
-        target: Evidence of the target.
+        reference: Dump of the reference.
+        target: Dump of the target.
         judge_input: Judges the values that were chosen between.
         floors: Identity text -> noise floor, if it was measured.
     """
@@ -115,7 +100,7 @@ def make_settler(
     return settle_choices
 
 
-def find_dependent(reference: Evidence, other: Evidence, measures: Sequence[Measure]) -> set[str]:
+def find_dependent(reference: Dump, other: Dump, measures: Sequence[Measure]) -> set[str]:
     """Return the outputs that differ because a choice differs between two runs that are both right, choices included.
 
     What noise does to them is another route, and no measure of how far rounding carries. Nothing depends on a choice in whose
@@ -145,7 +130,7 @@ def find_dependent(reference: Evidence, other: Evidence, measures: Sequence[Meas
     return behind
 
 
-def _list_given_other_integers(failing: Collection[str], reference: Evidence, target: Evidence) -> set[str]:
+def _list_given_other_integers(failing: Collection[str], reference: Dump, target: Dump) -> set[str]:
     """Return the failing outputs whose call was given whole numbers that differ: they may come from a cast that chose."""
     theirs = {call.outputs[0].text: call for call in target.calls() if call.outputs}
     return {
@@ -169,7 +154,7 @@ def _may_choose_gradients(measures: Sequence[Measure], judged: Sequence[Judged])
     )
 
 
-def _index_bits(*dumps: Evidence) -> Callable[[Record], bool]:
+def _index_bits(*dumps: Dump) -> Callable[[Record], bool]:
     """Return a function that tells whether an input or output has the same bits on both sides."""
     contents = [
         {record.identity: record.content for call in dump.calls() for record in (*call.inputs, *call.outputs)} for dump in dumps
@@ -188,8 +173,8 @@ class _Settling:
 
     def __init__(  # noqa: PLR0913, PLR0917  what `make_settler` was given, and what is settled
         self,
-        reference: Evidence,
-        target: Evidence,
+        reference: Dump,
+        target: Dump,
         measures: Sequence[Measure],
         judged: Sequence[Judged],
         judge_input: JudgeInput,
@@ -464,12 +449,12 @@ def _text_of(nodes: _Nodes, output: OutputKey) -> str:
     return next((record.text for record in nodes[key].call.outputs if record.index == index), "")
 
 
-def _list_given(dump: Evidence) -> frozenset[str]:
+def _list_given(dump: Dump) -> frozenset[str]:
     """Return the identity texts of the choices that were recorded, and replaced by the reference's for all that is behind."""
     return frozenset(dump.header.determinism.get("choices_given", ()))
 
 
-def _list_outside(dump: Evidence) -> frozenset[str]:
+def _list_outside(dump: Dump) -> frozenset[str]:
     return frozenset(entry.content for entry in dump.header.inputs.entries.values())
 
 

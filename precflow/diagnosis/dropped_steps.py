@@ -7,16 +7,16 @@ began, the records of the one side tell by themselves: the other side keeps such
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from precflow.agent.contract import parse_identity
 from precflow.diagnosis.evidence.overflows.overflow import OverflowTrace, Producer
-from precflow.diagnosis.evidence.tensors import Readable
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.nodes import key_of
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call
+from precflow.dumps.views.derived import Excerpt
 
 _READ = 2000  # most tensors that are read where no statistics were kept
 _BROKEN = ("infinity", "nan")
@@ -42,7 +42,7 @@ class FirstBroken:
         return self.producer.text if self.call.step else f"{self.producer.text} in step 0"  # a name tells any other step
 
 
-def find_first_broken(reference: Readable, target: Readable) -> FirstBroken | None:
+def find_first_broken(reference: Dump, target: Dump) -> FirstBroken | None:
     """Return where NaN or infinity begins in a step that only one side kept; ``None`` if there is none, or no such step."""
     found = [
         one
@@ -52,7 +52,7 @@ def find_first_broken(reference: Readable, target: Readable) -> FirstBroken | No
     return min(found, key=lambda one: (one.call.step, one.side != "target"), default=None)
 
 
-def describe_kept_alone(reference: Readable, target: Readable) -> list[str]:
+def describe_kept_alone(reference: Dump, target: Dump) -> list[str]:
     """Say why a run cannot be aligned if a side has kept steps around a NaN that the other one has dropped."""
     first = find_first_broken(reference, target)
     if first is None:
@@ -84,26 +84,14 @@ def gather_first_broken(first: FirstBroken | None) -> dict[str, Any]:
     return {} if first is None else {"broken_side": first.side, "broken_at": first.producer.name, "broken_text": first.text}
 
 
-def _find_in(side: str, dump: Readable, other: Readable) -> FirstBroken | None:
+def _find_in(side: str, dump: Dump, other: Dump) -> FirstBroken | None:
     dropped = other.header.dropped_steps
     calls = [call for call in dump.calls() if (call.rank, call.step) in dropped]
     if not calls:
         return None
     records = {record.text for call in calls for record in (*call.inputs, *call.outputs)}
-    producers = OverflowTrace(_Part(dump, calls), records, most=_READ).find_producers(OverflowTrace(_Part(other, []), set()))
+    producers = OverflowTrace(Excerpt(dump, calls), records, most=_READ).find_producers(
+        OverflowTrace(Excerpt(other, []), set())
+    )
     first = min((producers[kind] for kind in _BROKEN if kind in producers), key=lambda one: one.key, default=None)
     return None if first is None else FirstBroken(side, first, next(call for call in calls if key_of(call) == first.key))
-
-
-class _Part:
-    """Some calls of a dump."""
-
-    def __init__(self, whole: Readable, calls: Sequence[Call]) -> None:
-        self._whole, self._calls = whole, calls
-
-    def calls(self) -> Sequence[Call]:
-        """Return the calls."""
-        return self._calls
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._whole, name)

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,9 @@ from precflow.diagnosis.evidence.expected import compute_expected
 from precflow.diagnosis.gradients.functions import FunctionGradients
 from precflow.diagnosis.gradients.linear import find_operands, is_product, write_equation
 from precflow.diagnosis.introduced import Evaluated
-from precflow.diagnosis.localize import DumpWithCalls
 from precflow.dumps.dtypes import FLOATS
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
-from precflow.dumps.shards import Location
 from precflow.errors import DumpError
 
 LARGEST_WORK = 1 << 33
@@ -41,16 +40,6 @@ _ACTIVATIONS: Mapping[str, tuple[str, tuple[Mapping[str, str], ...]]] = {
     **{name: (name.lower(), (_EXACT,)) for name in ("Sigmoid", "Tanh", "ReLU")},
 }
 _REPRODUCED = 2.0**-7  # relative error of a reference that computes what is assumed of it; TF32 has 2^-11, bfloat16 2^-9
-
-
-class Located(DumpWithCalls, Protocol):
-    """A dump that can tell where a tensor lies."""
-
-    def locate(self, record: Record) -> Location | None:
-        """Return where a record's tensor lies, or ``None`` if no shard has all of it."""
-
-    def tensor(self, record: Record) -> Any:
-        """Return a record's tensor, checked against its content id."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ def name_call(call: Call) -> str:
     return f"{module_text(call.module, call.call)}{operator}/{call.level}.{call.phase}{parameter}@{call.step}.{call.rank}"
 
 
-def pair_calls(reference: DumpWithCalls, target: DumpWithCalls) -> list[PairedCall]:
+def pair_calls(reference: Dump, target: Dump) -> list[PairedCall]:
     """Return the calls that both sides made, in order of the reference."""
     others = {name_call(call): call for call in target.calls()}
     named = ((name_call(call), call) for call in reference.calls())
@@ -155,7 +144,7 @@ class WrittenCalls:
 
 
 def write_calls(
-    path: Path, reference: Located, target: Located, *, largest: int = LARGEST_WORK, only: Collection[str] | None = None
+    path: Path, reference: Dump, target: Dump, *, largest: int = LARGEST_WORK, only: Collection[str] | None = None
 ) -> WrittenCalls:
     """Write one line a call that both sides stored whole.
 
@@ -214,7 +203,7 @@ def _count_bytes(line: Mapping[str, Any]) -> int:
     return sum(one["bytes"] for side in line["sides"].values() for one in (*side["inputs"], *side["outputs"]))
 
 
-def locate(dump: Located, record: Record) -> Mapping[str, Any] | None:
+def locate(dump: Dump, record: Record) -> Mapping[str, Any] | None:
     """Return where a tensor lies; ``None`` if it is not stored."""
     return next(locate_all(dump, [record], moved=False))
 
@@ -243,7 +232,7 @@ def describe_gradients(pair: PairedCall, functions: Sequence[FunctionGradients])
     }
 
 
-def describe_call(pair: PairedCall, reference: Located, target: Located) -> Mapping[str, Any] | None:
+def describe_call(pair: PairedCall, reference: Dump, target: Dump) -> Mapping[str, Any] | None:
     """Return the line of a call, or ``None`` if a side did not store all of its tensors or they are damaged."""
     if pair.reference.compiled or len(pair.reference.outputs) != len(pair.target.outputs):
         return None
@@ -278,7 +267,7 @@ def describe_call(pair: PairedCall, reference: Located, target: Located) -> Mapp
     }
 
 
-def _find_activation(pair: PairedCall, reference: Located) -> tuple[str, Mapping[str, str]] | None:
+def _find_activation(pair: PairedCall, reference: Dump) -> tuple[str, Mapping[str, str]] | None:
     """Return the function that a module of activations is, with the setting that gives what the reference recorded.
 
     Modules have no record of their settings. An activation has no weights and few settings, so that its own values tell.
@@ -334,7 +323,7 @@ def _group_by_module(calls: Iterable[Call]) -> dict[_ModuleStep, list[Call]]:
 
 
 def _describe_product(
-    pair: PairedCall, reference: Located, target: Located, modules: Sequence[Mapping[_ModuleStep, list[Call]]]
+    pair: PairedCall, reference: Dump, target: Dump, modules: Sequence[Mapping[_ModuleStep, list[Call]]]
 ) -> Mapping[str, Any] | None:
     """Return the line of a gradient of a Linear layer, as the call of a torch function that computes it.
 
@@ -367,7 +356,7 @@ def _describe_product(
     }
 
 
-def locate_all(dump: Located, records: Sequence[Record], *, moved: bool) -> Iterator[Mapping[str, Any] | None]:
+def locate_all(dump: Dump, records: Sequence[Record], *, moved: bool) -> Iterator[Mapping[str, Any] | None]:
     """Yield where tensors lie, and ``None`` for one that is not stored; of movement the agent needs only content ids."""
     for record in records:
         try:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import FORWARD
-from precflow.diagnosis.evaluation import Located, locate_all
+from precflow.diagnosis.evaluation import locate_all
 from precflow.dumps.dtypes import is_floating
+from precflow.dumps.protocol import Dump
 from precflow.dumps.requests import CHOICES
 from precflow.judgement import near_ties
 
 
-def write_choices(path: Path, reference: Located) -> int:
+def write_choices(path: Path, reference: Dump) -> int:
     """Write where the choices of the reference's forward pass lie, and return how many there are.
 
     Args:

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from precflow.agent.contract import BACKWARD, GRADIENT, INPUT, OPTIMIZER, module_text, parse_identity
 from precflow.comparison.measure import Measure
@@ -36,7 +35,7 @@ from precflow.diagnosis.nodes import CallKey, CallNode, key_of
 from precflow.diagnosis.unrecorded import TensorChange
 from precflow.dumps.collectives import is_collective
 from precflow.dumps.header import Header
-from precflow.dumps.records import Call
+from precflow.dumps.protocol import Dump
 from precflow.judgement import lines
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
@@ -44,20 +43,9 @@ from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 _EQUAL = "its inputs are equal bit for bit"
 
 
-class DumpWithCalls(Protocol):
-    """What localization needs of a dump: its calls and its header."""
-
-    @property
-    def header(self) -> Header:
-        """The typed view of ``dump.json``."""
-
-    def calls(self) -> Sequence[Call]:
-        """Return every call of the dump."""
-
-
 def localize(
-    reference: DumpWithCalls,
-    target: DumpWithCalls,
+    reference: Dump,
+    target: Dump,
     measures: Sequence[Measure],
     judged: Sequence[Judged],
     judge_input: JudgeInput | None = None,

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import FORWARD
-from precflow.diagnosis.evaluation import Located, describe_call, pair_calls
+from precflow.diagnosis.evaluation import describe_call, pair_calls
 from precflow.diagnosis.introduced import MOVEMENT, Evaluated, SideNumbers, decide_introduced
+from precflow.dumps.protocol import Dump
 
 _FITS = 0.9  # share of the error that a value has to explain, as of other variants
 
@@ -40,7 +41,7 @@ class OtherArgument:
     places: int = 0
 
 
-def write_suspects(path: Path, reference: Located, target: Located, wanted: AbstractSet[str]) -> int:
+def write_suspects(path: Path, reference: Dump, target: Dump, wanted: AbstractSet[str]) -> int:
     """Write a line for each wanted call of an operator in the forward.
 
     Args:

@@ -17,9 +17,9 @@ from precflow.agent.contract import DETAIL_FACTS, KEPT, module_text
 from precflow.agent.selection import DetailRule, Selection, literal_pattern
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
-from precflow.diagnosis.localize import DumpWithCalls
 from precflow.diagnosis.nodes import CallKey, CallNode, key_of
 from precflow.dumps.estimate import holds_tensor, storage_key, tensor_bytes
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
@@ -73,8 +73,8 @@ class SecondPass:
 
 
 def choose_calls(  # noqa: PLR0913  two dumps, what was made of them, and two settings of the recipe, all by name
-    reference: DumpWithCalls,
-    target: DumpWithCalls,
+    reference: Dump,
+    target: Dump,
     *,
     judged: Sequence[Judged],
     region: Region,
@@ -129,7 +129,7 @@ def kind_of(call: Call) -> CallKind:
 class _SideBudget:
     """The calls of one side by kind, and how many bytes a dump of those taken so far needs: lines, and each content once."""
 
-    def __init__(self, dump: DumpWithCalls) -> None:
+    def __init__(self, dump: Dump) -> None:
         self._keeps_weights = dump.header.capture.get("weights", KEPT) == KEPT
         self.calls: dict[CallKind, list[Call]] = defaultdict(list)
         self.bytes = 0
@@ -161,7 +161,7 @@ class _SideBudget:
                 yield record
 
 
-def _list_wrongly_moved(nodes: Mapping[CallKey, CallNode], target: DumpWithCalls) -> list[CallNode]:
+def _list_wrongly_moved(nodes: Mapping[CallKey, CallNode], target: Dump) -> list[CallNode]:
     """Return the data movement whose inputs have equal content ids on both sides and whose outputs have not."""
     there = {record.identity: record for call in target.calls() if call.movement for record in (*call.inputs, *call.outputs)}
 

@@ -26,7 +26,7 @@ from precflow import keys
 from precflow.dumps.dtypes import NUMPY_DTYPES, Array, is_floating, name_of
 from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.origins import Origins, parse_name
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Record
 from precflow.dumps.starting_weights import NO_WEIGHTS, StartingWeights
 from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, FurtherCalls, ModelCalls
@@ -98,6 +98,12 @@ class Given:
 
 
 NOTHING_GIVEN = Given({})
+
+
+def find_given(dump: object) -> Given:
+    """Return what the models of both sides were given, as a dump that is seen through views knows it."""
+    given = getattr(dump, "given", None)
+    return given if isinstance(given, Given) else NOTHING_GIVEN
 
 
 def align_entries(

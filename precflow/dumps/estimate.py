@@ -9,7 +9,7 @@ from typing import Any
 from precflow.agent.contract import DETAIL_FACTS, KEPT, NONE
 from precflow.agent.selection import DetailRule, Selection
 from precflow.dumps.dtypes import NUMPY_DTYPES
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 
 WHOLE = 1024  # elements; a tensor up to this size is stored itself instead of its sketch

@@ -122,7 +122,7 @@ class ParameterUpdates:
         trained: It requires a gradient.
         held: An optimizer that has stepped holds it, or a copy that is trained in its place.
         given: Runs of steps, first and last, in which an optimizer that holds it found a gradient, recorded steps or not.
-        moved: Recorded step -> how far the weight has moved in it, relative to its size, 0 to 2; 0: not a bit of it.
+        moved: Dump step -> how far the weight has moved in it, relative to its size, 0 to 2; 0: not a bit of it.
         moved_in_all: How far it has moved from the first recorded step to the end of the last.
         state: Tensor of the optimizer's state -> recorded steps that have changed it.
     """

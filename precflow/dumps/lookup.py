@@ -9,13 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import Any, Protocol
-
-import numpy.typing as npt
 
 from precflow.agent.contract import GRADIENT, OPTIMIZER, ROOT_MODULE, module_text, parse_identity
-from precflow.dumps.header import Header
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
@@ -24,20 +20,6 @@ _LOOKED_AT = 400  # records that difflib compares letter by letter if nothing ma
 _ALIKE = 0.4  # difflib's similarity, 0 to 1, from which a record is suggested
 _DIGITS = 10  # longest number N of `IDENTITY#N`, in digits: longer ones cannot be places in a list
 _PARTS = re.compile(r"[./~@ ]+")
-
-
-class Recorded(Protocol):
-    """The part of :class:`Dump` that is needed here; ``TwoPasses``, two dumps that act as one, has it too."""
-
-    @property
-    def header(self) -> Header:
-        """The typed view of ``dump.json``."""
-
-    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the calls in order."""
-
-    def tensor(self, record: Record) -> npt.NDArray[Any]:
-        """Return a record's tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +43,7 @@ class FoundRecord:
         return f"{head}@{when}" if when else head
 
 
-def list_records(dump: Recorded) -> Iterator[FoundRecord]:
+def list_records(dump: Dump) -> Iterator[FoundRecord]:
     """Yield every record in order: for each call its inputs, then its outputs."""
     return (FoundRecord(call, record) for call in dump.calls() for record in (*call.inputs, *call.outputs))
 
@@ -111,7 +93,7 @@ def find(dump: Dump, text: str) -> FoundRecord:
     raise _make_unknown_error(dump, records, text)
 
 
-def find_users(dump: Recorded, of: FoundRecord) -> list[FoundRecord]:
+def find_users(dump: Dump, of: FoundRecord) -> list[FoundRecord]:
     """Return the inputs of later calls that received an output; empty if the record is an input itself."""
     if of.record.whose.role != "output":
         return []
@@ -128,7 +110,7 @@ def find_users(dump: Recorded, of: FoundRecord) -> list[FoundRecord]:
     ]
 
 
-def find_source(dump: Recorded, of: FoundRecord) -> FoundRecord | None:
+def find_source(dump: Dump, of: FoundRecord) -> FoundRecord | None:
     """Return the output that a record came from, or ``None`` if no recorded call made it, as for a model's input."""
     if of.record.source is None:
         return None
@@ -138,7 +120,7 @@ def find_source(dump: Recorded, of: FoundRecord) -> FoundRecord | None:
     return next((output for output in outputs if output.record.index == index), None)
 
 
-def find_same(dump: Recorded, of: FoundRecord, *, among: Recorded) -> FoundRecord | None:
+def find_same(dump: Dump, of: FoundRecord, *, among: Dump) -> FoundRecord | None:
     """Return the record with the same identity in another dump, or ``None``.
 
     If several records share the identity, and ``of`` is the second of them in its dump, the second of them is returned.

@@ -28,7 +28,7 @@ from precflow.agent.contract import FORWARD, OUTSIDE
 from precflow.dumps.digest import content_id
 from precflow.dumps.dtypes import NUMPY_DTYPES, is_floating
 from precflow.dumps.header import ContentEntry
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from precflow.agent.contract import STEP_FILE
 from precflow.dumps.layout import own_files, rank_and_step_of, step_folders
 from precflow.dumps.lookup import FoundRecord, list_records
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Record
 
 KEPT = ("tensor", "part", "statistics", "digest", "nothing")

@@ -22,7 +22,7 @@ from precflow.agent.contract import OUTSIDE
 from precflow.dumps.digest import content_id
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES
 from precflow.dumps.header import ContentEntries, ContentEntry
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OPTIMIZER
 from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import coarsest, float_facts
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.judgement import lines
 

@@ -27,7 +27,7 @@ from typing import IO, Any
 from precflow import __version__
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, checksum_of
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import PrecflowError, StoreError
 from precflow.files import stays_below
 from precflow.run.find_runs import find_run
@@ -122,7 +122,7 @@ def choose_instances(text: str) -> tuple[str, list[Sealed]]:
                 next_step="copy that folder, and give it there as SIDE.dump=FOLDER",
             )
         sealed.append(instance)
-    return Dump.open(sealed[0].folder).header.recipe, sealed
+    return read_dump(sealed[0].folder).header.recipe, sealed
 
 
 def write_bundle(path: Path, recipe: str, instances: Sequence[Sealed], tell: Tell) -> Header:

@@ -10,8 +10,9 @@ from pathlib import Path
 from precflow.agent import intake
 from precflow.agent.contract import HEADER_FILE
 from precflow.config.suggestions import did_you_mean
+from precflow.dumps.formats import read_dump
 from precflow.dumps.layout import step_folders
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.errors import DumpError
 from precflow.run.manifest import MANIFEST_FILE, Manifest
 from precflow.run.store import Store, read_seal
@@ -85,7 +86,7 @@ def open_named_dump(text: str) -> Dump:
     if len(dumps) > 1:
         names = "".join(f"\n      {dump.name}" for dump in dumps)
         raise DumpError(f"{text} has {len(dumps)} dumps:{names}", next_step="name one of them")
-    return Dump.open(dumps[0].path, allow_unsealed=True)
+    return read_dump(dumps[0].path, allow_unsealed=True)
 
 
 def _locate_dump(folder: Path) -> Path | None:

@@ -16,7 +16,7 @@ from precflow.agent.contract import REHEARSAL_FILE
 from precflow.config.schema import SIDES, Bytes
 from precflow.config.units import format_value
 from precflow.dumps.estimate import estimate_calls, estimate_dump
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.records import Call
 from precflow.dumps.requests import describe_side, dump_request
 from precflow.errors import PrecflowError
@@ -189,7 +189,7 @@ def rehearse(side: str, job: Job, where: RunFolder, *, make: bool) -> Rehearsal 
         if sealed is None:
             return None
         outcome = read_plain(sealed.folder / REHEARSAL_FILE)
-        calls = () if outcome["problem"] else tuple(Dump.open(sealed.folder, allow_unsealed=True).calls())
+        calls = () if outcome["problem"] else tuple(read_dump(sealed.folder, allow_unsealed=True).calls())
         return Rehearsal(calls, outcome["dtype"], outcome["problem"])
     except PrecflowError as error:
         return Rehearsal((), "", error.message)

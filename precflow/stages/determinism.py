@@ -13,11 +13,12 @@ from typing import Any
 from precflow.agent.contract import ROOT_MODULE
 from precflow.config.schema import plain
 from precflow.diagnosis.dropped_steps import describe_kept_alone
-from precflow.dumps.batches import DATA
+from precflow.dumps.batches import DATA, find_given
 from precflow.dumps.header import describe_comparison
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
+from precflow.dumps.views.derived import is_cut
 from precflow.dumps.views.paired import see_through_rules
-from precflow.dumps.views.same_start import INPUTS, find_given, is_cut
+from precflow.dumps.views.same_start import INPUTS
 from precflow.dumps.views.two_passes import count_unknown, find_unrepeated
 from precflow.environment.amounts import find_other_amounts
 from precflow.environment.reproduction import (

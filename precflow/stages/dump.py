@@ -17,7 +17,8 @@ from precflow.config.sections.store_address import is_address
 from precflow.config.trust import TARGET
 from precflow.config.vocabulary import SEEDED, names_file
 from precflow.diagnosis.given_choices import write_choices
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.requests import CaptureRules, describe_side, dump_request
 from precflow.environment import code_digests
 from precflow.environment.requirements import check_free_disk, refuse_missing
@@ -62,12 +63,12 @@ def open_dump(folder: Path) -> Dump:
 
 def _open(folder: Path) -> Dump:  # a function of its own: `read_once` keeps what it returns
     if not is_given(folder):
-        return Dump.open(folder)
+        return read_dump(folder)
     return read_once(_open_anything, Path(read_plain(folder / GIVEN_FILE)["path"]))
 
 
 def _open_anything(path: Path) -> Dump:
-    return Dump.open(path, allow_unsealed=True)
+    return read_dump(path, allow_unsealed=True)
 
 
 def is_given(folder: Path) -> bool:
@@ -220,7 +221,7 @@ def record(  # noqa: PLR0913  a side, and what its run is made of
     else:
         with hand_over_choices(folder, reference) as choices:
             ask_agent(job, side, {**request, **choices}, folder)
-    header = Dump.open(folder).header
+    header = read_dump(folder).header
     words = [f"{header.counts['records']} records", f"{header.counts['bytes'] / 1e6:.0f} MB"]
     if header.script:
         steps, missing = header.script["steps"], header.script["missing_files"]
@@ -270,7 +271,7 @@ def _run_script(side: str, job: Job, request: Mapping[str, Any], folder: Path) -
         ask_agent(job, side, asked, folder)
         for earlier in (first, plain):
             shutil.rmtree(earlier, ignore_errors=True)
-        if not Dump.open(folder).header.repeat.different:
+        if not read_dump(folder).header.repeat.different:
             break
 
 

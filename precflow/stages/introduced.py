@@ -23,7 +23,6 @@ from precflow.diagnosis.attribution import Attribution, attribute
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.dropped_steps import blame_first_broken, find_first_broken
 from precflow.diagnosis.evaluation import (
-    Located,
     find_doubtful_pairs,
     find_other_implementations,
     name_call,
@@ -40,6 +39,7 @@ from precflow.diagnosis.other_arguments import OtherArgument, choose_values, wri
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
 from precflow.diagnosis.training.replay import ReplayedStep, judge_steps, replay_steps
 from precflow.diagnosis.training.updates import blame_still, find_still_parameters
+from precflow.dumps.protocol import Dump
 from precflow.dumps.requests import describe_side
 from precflow.errors import SideError, StoreError
 from precflow.judgement import lines, standards
@@ -208,8 +208,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 
 
 def explain_gradients(  # noqa: PLR0913  two dumps and what was found in them
-    reference: Located,
-    target: Located,
+    reference: Dump,
+    target: Dump,
     region: Region,
     found: Sequence[IntroducedError],
     *,
@@ -251,8 +251,8 @@ def explain_gradients(  # noqa: PLR0913  two dumps and what was found in them
 
 
 def explain_arguments(  # noqa: PLR0913  two dumps and what was found in them
-    reference: Located,
-    target: Located,
+    reference: Dump,
+    target: Dump,
     region: Region,
     found: Sequence[IntroducedError],
     *,
@@ -292,8 +292,8 @@ def _runs_here(side: Side) -> bool:
 
 
 def evaluate_calls(
-    reference: Located,
-    target: Located,
+    reference: Dump,
+    target: Dump,
     *,
     folder: Path,
     evaluate: Callable[[Path], None],
@@ -347,8 +347,8 @@ def read_evaluated(folder: Path) -> list[Evaluated]:
 
 
 def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
-    reference: Located,
-    target: Located,
+    reference: Dump,
+    target: Dump,
     judged: list[Judged],
     verdict: Verdict,
     region: Region,

@@ -16,8 +16,7 @@ from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evidence.training import find_other_averages, find_other_numbers
 from precflow.diagnosis.training.updates import describe_still, find_still_parameters
-from precflow.dumps.reader import Dump
-from precflow.dumps.views.two_passes import TwoPasses
+from precflow.dumps.protocol import Dump
 from precflow.environment.changes import find_changes
 from precflow.environment.unseen import describe_unseen
 from precflow.errors import StoreError
@@ -119,8 +118,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
     job: Job,
     needs: Mapping[str, Path],
-    reference: Dump | TwoPasses,
-    target: Dump | TwoPasses,
+    reference: Dump,
+    target: Dump,
     measures: Sequence[Measure],
     reproduction: Reproduction = _NOTHING_IN_THE_WAY,
 ) -> tuple[list[Judged], Verdict]:
@@ -191,8 +190,8 @@ def _take_as_is(
 def judge_inputs(
     job: Job,
     needs: Mapping[str, Path],
-    reference: Dump | TwoPasses,
-    target: Dump | TwoPasses,
+    reference: Dump,
+    target: Dump,
     dtypes: tuple[str, str],
 ) -> JudgeInput:
     """Return what judges an input by the limits of the run, those that are made of the noise floor as well.
@@ -226,7 +225,7 @@ def _explain_missing_floors(job: Job, needs: Mapping[str, Path]) -> str:
     return "the store has none of this reference" if noise.is_planned(job.config) else "stages leaves noise out"
 
 
-def find_dtypes(reference: Dump | TwoPasses, target: Dump | TwoPasses, measures: Sequence[Measure]) -> tuple[str, str]:
+def find_dtypes(reference: Dump, target: Dump, measures: Sequence[Measure]) -> tuple[str, str]:
     """Return the floating point types that reference and target ran in.
 
     That is the type in the header of a dump. A dump without a header has that of most of its records that are judged.

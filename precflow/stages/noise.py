@@ -32,7 +32,8 @@ from precflow.config.schema import RunConfig
 from precflow.config.sections import standards
 from precflow.diagnosis.choices import find_dependent
 from precflow.dumps.dtypes import coarsest, float_facts
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call
 from precflow.dumps.requests import describe_noise, gives_choices, noise_request
 from precflow.judgement import lines
@@ -74,7 +75,7 @@ def explain_missing(folder: Path) -> str:
 def _dtype(job: Job) -> str:
     """Return the element type of the target; a dump that is given says in which one it was made."""
     given = job.config.target.dump
-    of_dump = Dump.open(Path(given).expanduser(), allow_unsealed=True).header.dtype if given else ""
+    of_dump = read_dump(Path(given).expanduser(), allow_unsealed=True).header.dtype if given else ""
     return of_dump or job.config.target.dtype
 
 
@@ -235,7 +236,7 @@ def _compare_disturbed(
 ) -> list[Measure]:
     """Return the measures of a disturbed run, without the records that depend on another choice, and remove its dump."""
     executor = choose(job.config.executor, DeclaredMetrics({}, job.trusted, job.import_paths))
-    disturbed = Dump.open(path)
+    disturbed = read_dump(path)
     constants = (*FILLS, *job.config.tolerance.fills)
     measures = compare(reference, disturbed, executor=executor, constants=constants, advance=advance)
     # Where the reference still chooses differently under noise, the floor would be as large as the values.

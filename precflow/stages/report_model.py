@@ -27,8 +27,8 @@ from precflow.diagnosis.training.phases import PhaseState
 from precflow.diagnosis.training.procedure import follow_procedure
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.header import Header
-from precflow.dumps.lookup import FoundRecord, Recorded
-from precflow.dumps.reader import Dump
+from precflow.dumps.lookup import FoundRecord
+from precflow.dumps.protocol import Dump
 from precflow.environment.differences import find_differences
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
 from precflow.report.groups import group_rows
@@ -57,7 +57,7 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
     run: int = 0,
     stages: Iterable[StageView] = (),
     recipe_yaml: str = "",
-    detailed: tuple[Recorded, Recorded] | None = None,
+    detailed: tuple[Dump, Dump] | None = None,
     whatifs: Iterable[Outcome] = (),
     operators: Iterable[OperatorRow] = (),
     phases: Sequence[PhaseState] = (),
@@ -250,9 +250,7 @@ def _version(package: str, facts: Mapping[str, str]) -> str:
     return f"{package} {version}" if version else ""
 
 
-def detail_worst(
-    reference: Recorded, target: Recorded, rows: Sequence[Row], most: int = MOST_DETAILS
-) -> tuple[RecordDetail, ...]:
+def detail_worst(reference: Dump, target: Dump, rows: Sequence[Row], most: int = MOST_DETAILS) -> tuple[RecordDetail, ...]:
     """Return the failing records in full: those that introduce the error first, then by how far they are over their limits.
 
     A module and its last operator have the same tensor, which is shown once. Tensors that were not stored are left out, and so
@@ -293,7 +291,7 @@ def _choose(
         yield name
 
 
-def _find_records(dump: Recorded, names: set[Identity]) -> dict[Identity, FoundRecord]:
+def _find_records(dump: Dump, names: set[Identity]) -> dict[Identity, FoundRecord]:
     """Return the first output of each identity."""
     first: dict[Identity, FoundRecord] = {}
     modules = {name.module for name in names}

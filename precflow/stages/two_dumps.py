@@ -17,8 +17,8 @@ import msgspec
 from precflow.comparison.compare import compare
 from precflow.config.schema import SAME_AT_START, RunConfig, Side, Tolerance
 from precflow.dumps.lookup import FoundRecord
-from precflow.dumps.reader import Dump
-from precflow.dumps.records import Call
+from precflow.dumps.protocol import Dump
+from precflow.dumps.views.derived import Excerpt
 from precflow.dumps.views.same_start import INPUTS, see_same_start
 from precflow.environment.reproduction import find_blockers
 from precflow.errors import ConfigError
@@ -35,16 +35,9 @@ from precflow.stages.report import gather_model
 _REPORT = "report"  # the one stage that is not made: it writes the files of a run
 
 
-class OneRecordDump(Dump):
-    """A dump reduced to one record, which becomes the only output of the only call, so that inputs can be compared too."""
-
-    def __init__(self, whole: Dump, found: FoundRecord) -> None:
-        super().__init__(whole.path, whole.header, sealed=whole.sealed)
-        self._only = msgspec.structs.replace(found.call, outputs=(found.record,))
-
-    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the one call if it is of this step and rank."""
-        return [self._only] if step in {None, self._only.step} and rank in {None, self._only.rank} else []
+def show_one_record(dump: Dump, found: FoundRecord) -> Dump:
+    """Return a dump of one record alone. It becomes the only output of the only call, so that inputs can be compared too."""
+    return Excerpt(dump, [msgspec.structs.replace(found.call, outputs=(found.record,))])
 
 
 def compare_record(reference: Dump, target: Dump, left: FoundRecord, right: FoundRecord) -> Row:
@@ -56,7 +49,7 @@ def compare_record(reference: Dump, target: Dump, left: FoundRecord, right: Foun
         left: The record on the reference.
         right: The same on the target.
     """
-    sides = OneRecordDump(reference, left), OneRecordDump(target, right)
+    sides = show_one_record(reference, left), show_one_record(target, right)
     measures = compare(*sides)
     judged, _ = judge_pair(make_job(reference, target), {}, *sides, measures)
     return Row(measures[0], judged[0], "unknown")

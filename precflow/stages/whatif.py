@@ -51,7 +51,7 @@ from precflow.diagnosis.advice.whatif import (
 )
 from precflow.diagnosis.advice.whatif_files import WhatIf
 from precflow.diagnosis.findings import Suspect
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.requests import dump_request, gives_choices
 from precflow.dumps.views.paired import see_through_rules
 from precflow.errors import SideError
@@ -238,7 +238,7 @@ class _Runs:
             return ArmRun(problem=str(facts["problem"]))
         job = self.job
         reference, target = see_through_rules(
-            open_dump(self.needs["dump.reference"]), Dump.open(folder), job.config.pairing.rules, job.config.environment.same
+            open_dump(self.needs["dump.reference"]), read_dump(folder), job.config.pairing.rules, job.config.environment.same
         )
         executor = choose_executor(job, DeclaredMetrics({}, job.trusted, job.import_paths))
         measures = compare(reference, target, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))

@@ -90,7 +90,7 @@ def list_other_words() -> Mapping[str, str]:
     """Return what other tools call a verb -> what is typed here; ``""`` is the line of a run itself, which has no verb."""
     words = dict.fromkeys(_RUN_WORDS, "") | {word: f"--{word}" for word in ("help", "version")}
     for name, verb in list_verbs().items():
-        words |= dict.fromkeys(verb.other_words, name) | verb.phrases
+        words |= {**dict.fromkeys(verb.other_words, name), **verb.phrases}
     return words
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import precflow
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.sides.pack import build
 
 
@@ -53,7 +53,7 @@ def test_a_training_loop_keeps_its_bits_and_leaves_a_sealed_dump(tmp_path):
     assert all(torch.equal(one, other) for one, other in zip(net.parameters(), observed.parameters(), strict=True))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in observed.modules())
     assert recorder.done
-    dump = Dump.open(tmp_path / "dump")
+    dump = read_dump(tmp_path / "dump")
     assert dump.sealed
     assert {call.step for call in dump.calls()} == {0, 2}
     assert {call.phase for call in dump.calls()} == {"forward", "backward", "gradient", "optimizer"}
@@ -98,7 +98,7 @@ def test_several_calls_in_a_step_are_several_inputs(tmp_path):
     with precflow.capture(net, tmp_path / "dump", level="module"):
         net(batch(0))
         net(batch(1))
-    dump = Dump.open(tmp_path / "dump")
+    dump = read_dump(tmp_path / "dump")
     assert sorted(dump.header.inputs.entries) == ["step0.call1.input", "step0.input"]
     assert {call.phase for call in dump.calls()} == {"forward"}
     assert dump.header.dtype == "float32"
@@ -129,7 +129,7 @@ def test_the_type_is_that_of_most_weights(tmp_path):
     net = model().to(torch.bfloat16)
     with precflow.capture(net, tmp_path / "dump"):
         net(batch(0).to(torch.bfloat16))
-    assert Dump.open(tmp_path / "dump").header.dtype == "bfloat16"
+    assert read_dump(tmp_path / "dump").header.dtype == "bfloat16"
 
 
 def test_an_exception_passes_and_the_dump_stays_unsealed(tmp_path):
@@ -142,7 +142,7 @@ def test_an_exception_passes_and_the_dump_stays_unsealed(tmp_path):
     assert "ZeroDivisionError" in json.loads((tmp_path / "dump" / "error.json").read_text())["message"]
     with precflow.capture(net, tmp_path / "dump"):  # what is not sealed may be written anew
         net(batch(0))
-    assert Dump.open(tmp_path / "dump").sealed
+    assert read_dump(tmp_path / "dump").sealed
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_step_outside_of_the_block_is_refused(tmp_path):
         recording.step()
     with pytest.raises(precflow.AgentError, match="can be entered once"), recording:
         pass
-    assert Dump.open(tmp_path / "dump").sealed, "the dump is as it was sealed"
+    assert read_dump(tmp_path / "dump").sealed, "the dump is as it was sealed"
 
 
 def test_training_without_a_backward_is_no_dump_of_training(tmp_path):
@@ -229,7 +229,7 @@ def called(folder, count, *, ask=False, step=(0, 1)):
                 break
             net(batch(number))
             recorder.step()
-    return Dump.open(folder).header.ran
+    return read_dump(folder).header.ran
 
 
 def test_two_loops_that_call_the_model_another_number_of_times_are_never_aligned(tmp_path):
@@ -258,10 +258,10 @@ def test_a_sealed_dump_is_replaced_only_where_that_is_said(tmp_path):
         net(batch(0))
     with pytest.raises(precflow.AgentError, match="holds a sealed dump\n   name another folder, or say overwrite=True"):
         precflow.capture(net, tmp_path / "dump").__enter__()
-    first = Dump.open(tmp_path / "dump").header.content
+    first = read_dump(tmp_path / "dump").header.content
     with precflow.capture(net, tmp_path / "dump", overwrite=True):
         net(batch(1))
-    assert Dump.open(tmp_path / "dump").header.content != first
+    assert read_dump(tmp_path / "dump").header.content != first
 
 
 def test_models_on_other_devices_are_refused(tmp_path):
@@ -292,7 +292,7 @@ def test_the_packed_agent_alone_is_enough(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "precflow.library is not in the packed agent" in done.stdout
-    assert Dump.open(tmp_path / "dump").sealed
+    assert read_dump(tmp_path / "dump").sealed
 
 
 @pytest.mark.slow
@@ -327,7 +327,7 @@ def test_ranks_write_one_dump(tmp_path, warm_server):
             for rank in ("0", "1")
         ]
         assert [rank.wait(100) for rank in ranks] == [0, 0], (tmp_path / "said").read_text()
-    dump = Dump.open(tmp_path / "dump")
+    dump = read_dump(tmp_path / "dump")
     assert dump.sealed
     assert {call.rank for call in dump.calls()} == {0, 1}
     assert sorted(dump.header.inputs.entries) == ["rank1.step0.input", "step0.input"]

@@ -6,7 +6,7 @@ import torch
 from precflow.agent import request as requests
 from precflow.agent import worker
 from precflow.agent.failures import AgentError
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 pytestmark = pytest.mark.usefixtures("restored", "forgotten")
 
@@ -52,7 +52,7 @@ def test_faults_need_the_emulated_device(asked, events):
 def test_a_compiled_model_is_recorded_at_its_boundary_or_runs_as_it_was_written(asked, events, tmp_path, way):
     workload = {"model": {"_target_": "toy_workload.compiled"}, "inputs": {"_target_": "toy_workload.pair"}, "mode": "train"}
     worker.run(requests.parse(asked(workload=workload, capture={"compiled": way})), events)
-    dump = Dump.open(tmp_path / "output")
+    dump = read_dump(tmp_path / "output")
     modules = {call.module for call in dump.calls() if not call.operator}
     inside = {"linear", "norm", "dropout"}
     assert modules == ({""} if way == "kept" else {"", *inside})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from precflow.comparison.compare import compare
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -30,7 +30,7 @@ def comparing(monkeypatch):
 
 def test_the_dumps_are_whole_and_off_by_what_they_should_be(tmp_path, comparing):
     comparing("dumps").write_ours(tmp_path, 0.005)
-    sides = [Dump.open(tmp_path / name) for name in ("reference", "target")]
+    sides = [read_dump(tmp_path / name) for name in ("reference", "target")]
     assert [problem for side in sides for problem in side.verify()] == []
     measures = compare(*sides)
     assert sum(measure.counts["elements"] for measure in measures) * 8 >= 0.005 * 1e9

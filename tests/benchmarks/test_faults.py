@@ -18,7 +18,7 @@ from benchmarks.faults import __main__ as bench
 from benchmarks.faults import cases, chips, document, effect, faults, hosts, margins, running, score, tables
 from benchmarks.faults.calls import Call, CallName, Calls
 from benchmarks.faults.hosts import HOSTS, Host
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 
 class Small(torch.nn.Module):
@@ -53,7 +53,7 @@ def test_calls_have_the_names_that_a_dump_gives_them(small, tmp_path):
     with Calls(model, watch=lambda name, *_: seen.append(name)), precflow.capture(model, tmp_path, level=["api"]):
         small.run(model, small.inputs(torch.float32), backward=False)
     recorded = [
-        CallName(call.module, call.call, call.operator, call.ordinal) for call in Dump.open(tmp_path).calls() if call.operator
+        CallName(call.module, call.call, call.operator, call.ordinal) for call in read_dump(tmp_path).calls() if call.operator
     ]
     assert len(recorded) > 9
     assert set(recorded) <= set(seen)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -26,7 +26,7 @@ def benchmark():
 
 def test_what_it_reads_is_a_whole_dump(benchmark, tmp_path):
     benchmark.write(tmp_path, 400)
-    dump = Dump.open(tmp_path)
+    dump = read_dump(tmp_path)
     records = [record for call in dump.calls() for record in (*call.inputs, *call.outputs)]
     assert len(records) == 400
     assert dump.damage == ()

@@ -18,7 +18,7 @@ import numpy as np
 from precflow.comparison import batches
 from precflow.comparison.compare import compare
 from precflow.comparison.executors.threads import Threads
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.run.store import Store
 from precflow.stages.artifacts import write_lines
 
@@ -58,7 +58,7 @@ def work(root, folders, read):
     Threads.run = counted
     store = Store(root)
     with store.making("compare", "ab12", resumes=True) as attempt:
-        measures = compare(*map(Dump.open, folders), executor=Threads(2), kept=attempt.folder / "batches")
+        measures = compare(*map(read_dump, folders), executor=Threads(2), kept=attempt.folder / "batches")
         shutil.rmtree(attempt.folder / "batches")
         for torn in attempt.folder.glob("measures.jsonl.*"):
             torn.unlink()

@@ -7,14 +7,14 @@ from precflow.comparison.compare import compare
 from precflow.comparison.executors.threads import Threads
 from precflow.comparison.fused.summarize import PairOfTensors
 from precflow.comparison.pairing import ABSENT
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 RNG = np.random.default_rng(11)
 HIDDEN = RNG.standard_normal((4, 16)).astype(np.float32)
 
 
 def measured(first, second, **options):
-    return compare(Dump.open(first.write()), Dump.open(second.write()), **options)
+    return compare(read_dump(first.write()), read_dump(second.write()), **options)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_broken_shard_makes_its_records_unreadable_on_either_side(both):
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
-    first, second = compare(*(Dump.open(folder) for folder in folders))
+    first, second = compare(*(read_dump(folder) for folder in folders))
     assert first.join == "unreadable"  # although the content ids are equal
     assert first.reason.startswith("target: rank0/step0/tensors-0.safetensors is damaged")
     assert second.join == "paired"
@@ -183,7 +183,7 @@ def test_a_flipped_bit_makes_a_record_unreadable_in_the_pass_that_reads_it(both,
     data = bytearray(shard.read_bytes())
     data[-5] ^= 4
     shard.write_bytes(data)
-    good, second, bad = compare(*map(Dump.open, folders))
+    good, second, bad = compare(*map(read_dump, folders))
     assert (good.join, second.join, bad.join) == ("paired", "paired", "unreadable")
     assert bad.reason.startswith(f"{('reference', 'target')[side]}: rank0/step0/")
     assert "are not those that were written" in bad.reason
@@ -198,7 +198,7 @@ def test_a_flipped_bit_is_seen_where_both_sides_are_said_to_be_equal(both):
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
-    (measure,) = compare(*map(Dump.open, folders))
+    (measure,) = compare(*map(read_dump, folders))
     assert (measure.equal, measure.join) == (True, "unreadable")
 
 
@@ -207,7 +207,7 @@ def test_finished_batches_are_not_read_again(both, monkeypatch, tmp_path):
     for dump, factor in zip(both, (1, 1.5), strict=True):
         for number in range(5):
             dump.call(f"m{number}", "linear", [HIDDEN * np.float32(factor + number)])
-    sides = [Dump.open(dump.write()) for dump in both]
+    sides = [read_dump(dump.write()) for dump in both]
     whole = compare(*sides)
     assert compare(*sides, kept=tmp_path / "kept") == whole
     files = sorted((tmp_path / "kept").iterdir())

@@ -5,7 +5,7 @@ import pytest
 
 from precflow.comparison.compare import compare
 from precflow.comparison.measure import Measure, mark_altered_unreadable, merge_passes
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 X = np.random.default_rng(4).standard_normal((8, 200)).astype(np.float32)
 COUNTED = [float(X.min()), float(X.max()), float(X.sum()), float((X**2).sum()), 0, 0, 0, 0, 0, 0, 0, 0]
@@ -28,7 +28,7 @@ def both(build):
             if side == "target":
                 path = folder / RECORDS.format(step)
                 path.write_bytes(change(path.read_bytes()))
-            dumps.append(Dump.open(folder))
+            dumps.append(read_dump(folder))
         return dumps
 
     return write
@@ -83,7 +83,7 @@ def test_equal_bits_stay_equal(build):
     two = build("two").call("same", "linear", [X], store=False).write()
     path = two / RECORDS.format(0)
     path.write_bytes(path.read_bytes().replace(b'"Block"', b'"Clock"'))
-    equal = [Dump.open(one), Dump.open(two)]
+    equal = [read_dump(one), read_dump(two)]
     assert equal[1].altered
     (found,) = mark_altered_unreadable(compare(*equal), *equal)
     assert (found.equal, found.join) == (True, "paired")

@@ -6,7 +6,7 @@ import pytest
 
 from precflow.agent.contract import Identity
 from precflow.comparison.pairing import ABSENT, Pair, describe_pair, find_calls, has_exact_integers, pair_records
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.records import Call, Record
 
 
@@ -77,7 +77,7 @@ def measure(build):
         dumps = []
         for side, given in (("reference", reference), ("target", target)):
             array, options = given or (ONE, {})
-            dumps.append(Dump.open(build(side, side=side).call("a", "linear", [array], [ONE], **options).write()))
+            dumps.append(read_dump(build(side, side=side).call("a", "linear", [array], [ONE], **options).write()))
         records = [dump.calls()[0].outputs[0] for dump in dumps]
         both = [record if given else None for record, given in zip(records, (reference, target), strict=True)]
         return describe_pair(Pair(*both), find_calls(*dumps))

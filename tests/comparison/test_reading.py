@@ -8,7 +8,7 @@ from precflow.comparison import reading as module
 from precflow.comparison.fused.summarize import summarize
 from precflow.comparison.fused.summary import Summary
 from precflow.comparison.reading import OpenPair, PairResult, Reading, ReadOptions, count_classes, list_warnings, read_pair
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import DumpError
 
 X = np.random.default_rng(3).standard_normal((300, 500)).astype(np.float32)
@@ -43,7 +43,7 @@ def opened(build):
                 data = bytearray(shard.read_bytes())
                 data[-1] ^= 1
                 shard.write_bytes(data)
-            sides[side] = Dump.open(folder)
+            sides[side] = read_dump(folder)
         return Reading(*(dump.calls()[0].outputs[0] for dump in sides.values())), sides
 
     return write

@@ -11,7 +11,7 @@ from precflow.comparison import user_metrics
 from precflow.comparison.compare import compare
 from precflow.comparison.executors.threads import Threads
 from precflow.comparison.user_metrics import DeclaredMetrics, MetricTally
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import ConfigError, TrustError
 
 RNG = np.random.default_rng(5)
@@ -183,7 +183,7 @@ def test_a_comparison_has_them_beside_ours(build, monkeypatch, threads):
     second = first * RNG.choice([1, 1, 1, -1], first.shape).astype(np.float32)
     for dump, values in ((reference, first), (target, second)):
         dump.call("a", "linear", [values]).call("b", "linear", [values], store=False).call("c", "view", [values], movement=True)
-    sides = [Dump.open(dump.write()) for dump in (reference, target)]
+    sides = [read_dump(dump.write()) for dump in (reference, target)]
     large, digest, movement = compare(*sides, executor=Threads(threads), own={"flips": Flips, "bad": Raises})
     assert large.metrics["flips"] == np.mean(first * second < 0)
     assert large.metrics["relative_l2"] > 0.5
@@ -196,7 +196,7 @@ def test_equal_bits_have_no_error_by_any_metric(build):
     values = RNG.standard_normal((4, 16)).astype(np.float32)
     for dump in (reference, target):
         dump.call("a", "linear", [values], store=False)
-    (measure,) = compare(*(Dump.open(dump.write()) for dump in (reference, target)), own={"flips": Flips})
+    (measure,) = compare(*(read_dump(dump.write()) for dump in (reference, target)), own={"flips": Flips})
     assert measure.equal
     assert (measure.metrics["relative_l2"], measure.metrics["flips"]) == (0, 0)
 
@@ -206,7 +206,7 @@ def test_what_was_not_kept_as_a_tensor_has_none_and_says_why(build):
     values = RNG.standard_normal((4, 16)).astype(np.float32)
     reference.call("a", "linear", [values], store=False, statistics=True)
     target.call("a", "linear", [values * 2], store=False, statistics=True)
-    (measure,) = compare(*(Dump.open(dump.write()) for dump in (reference, target)), own={"flips": Flips})
+    (measure,) = compare(*(read_dump(dump.write()) for dump in (reference, target)), own={"flips": Flips})
     assert not measure.equal
     assert measure.join in {"paired", "sampled_out"}
     assert measure.join != "paired" or measure.absent["flips"] == "needs the tensors of both sides"

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import precflow
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.stages.two_dumps import compare_dumps
 
 BREAKS = 3
@@ -36,7 +36,7 @@ def record(folder, side, *, breaks, detail="sketch"):
             nn.utils.clip_grad_norm_(net.parameters(), 0.5)
             optimizer.step()
             recording.step()
-    return Dump.open(folder / side)
+    return read_dump(folder / side)
 
 
 @pytest.mark.parametrize("detail", ["sketch", "tensors"])

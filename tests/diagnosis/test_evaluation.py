@@ -9,7 +9,7 @@ from torch.nn import functional
 import precflow
 from precflow.diagnosis.calls_differ import find_different_calls
 from precflow.diagnosis.evaluation import choose_level, find_doubtful_pairs, find_other_implementations, pair_calls
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def record_modules(folder, **wrong):
             module.register_forward_hook(lambda _, given, made, change=wrong[name]: change(given[0], made))
     with precflow.capture(model, folder, level="module", detail="tensors", phase="forward"):
         model(torch.randn(16, 32, generator=torch.Generator().manual_seed(9)))
-    return Dump.open(folder)
+    return read_dump(folder)
 
 
 def test_activations_are_evaluated_by_their_class_and_the_form_that_the_reference_shows(tmp_path):

@@ -16,7 +16,7 @@ from precflow.agent.replay.evaluate import evaluate
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError
 from precflow.diagnosis.other_arguments import OtherArgument, choose_values
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import SideError
 from precflow.stages.introduced import explain_arguments
 
@@ -55,7 +55,7 @@ def explain(tmp_path):
             dump = builder.DumpBuilder(tmp_path / side, side=side)
             arrays = {path: as_array(tensor) for path, tensor in inputs.items()}
             dump.call("block", operator, list(map(as_array, outputs)), arrays, arguments=arguments)
-            sides.append(Dump.open(dump.write()))
+            sides.append(read_dump(dump.write()))
         (call,) = sides[0].calls()
         region = Region(suspects=(Suspect.of(call, call.outputs[0].text, 9.0, ""),))
         found = [IntroducedError(CALL.replace("f", operator, 1), "0", "other", 99.0, 9.0, "rho", is_fault=is_fault)]

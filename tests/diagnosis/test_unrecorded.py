@@ -12,7 +12,7 @@ from precflow.agent.dump.writer import Writer
 from precflow.comparison.compare import compare
 from precflow.diagnosis.localize import localize
 from precflow.diagnosis.unrecorded import TensorChange, find_change, index_outputs
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.judgement.verdicts import Judged
 
 
@@ -270,7 +270,7 @@ def recorded(tmp_path):
         with torch.inference_mode(), recorder.watch(model):
             model(torch.linspace(-1, 1, 16).reshape(2, 8))
         writer.finish()
-        return Dump.open(tmp_path / f"{factor}", allow_unsealed=True)
+        return read_dump(tmp_path / f"{factor}", allow_unsealed=True)
 
     (tmp_path / "1.0").mkdir()
     (tmp_path / "1.5").mkdir()

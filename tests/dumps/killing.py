@@ -22,7 +22,7 @@ import torch
 from precflow.agent.dump import shard, step_files
 from precflow.agent.dump.writer import Writer
 from precflow.agent.measure.content_id import content_id
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import DumpError
 
 STEPS, CALLS = 6, 12
@@ -145,7 +145,7 @@ def looked_at(folder, how, setting):
     if not list(folder.glob("rank0/step*")):
         return Moment(how, setting, 0, 0, 0, [], [], same=False)
     whole = (folder / "dump.json").is_file()
-    dump = Dump.open(folder, allow_unsealed=True)
+    dump = read_dump(folder, allow_unsealed=True)
     problems, readable, left = [], 0, 0
     for step in range(STEPS):
         wanted = list(tensors(step))

@@ -13,7 +13,7 @@ from precflow.dumps.estimate import (
     sketch_bytes,
     tensor_bytes,
 )
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.records import Record
 
 LARGE, SMALL = np.ones((64, 64), dtype=np.float32), np.full((8, 8), 2, dtype=np.float32)
@@ -26,7 +26,7 @@ def made(build):
     dump = build()
     dump.call("fc", "linear", [LARGE], [SMALL], store=False)
     dump.call("fc", "", {"0": LARGE}, {"0": SMALL}, store=False)
-    return Dump.open(dump.write())
+    return read_dump(dump.write())
 
 
 def wanted(**changes):
@@ -77,11 +77,11 @@ def test_a_dump_of_less_cannot_tell(build, before):
     dump = build()
     dump.call("fc", "linear", [LARGE], [SMALL])
     dump.header_changes = {"capture": {"level": ["module", "api"], "phase": ["forward"], "scope": ["*"], **before}}
-    assert estimate_dump(Dump.open(dump.write()), WANTED, "float32") is None
+    assert estimate_dump(read_dump(dump.write()), WANTED, "float32") is None
 
 
 def test_an_empty_dump_cannot_tell(build):
-    assert estimate_dump(Dump.open(build().write()), WANTED, "float32") is None
+    assert estimate_dump(read_dump(build().write()), WANTED, "float32") is None
 
 
 def test_calls_alone_tell_in_the_type_that_they_ran_in(made):

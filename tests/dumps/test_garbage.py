@@ -7,8 +7,8 @@ import pytest
 from precflow.cli import main
 from precflow.comparison.compare import compare
 from precflow.dumps import garbage
+from precflow.dumps.formats import read_dump
 from precflow.dumps.garbage import MANY, collector_off, freezing_allowed
-from precflow.dumps.reader import Dump
 
 pytestmark = pytest.mark.usefixtures("nothing_frozen")
 
@@ -99,7 +99,7 @@ def frozen(monkeypatch):
 
 
 def test_a_comparison_spares_the_records_that_it_reads_and_is_done_with_it(build, frozen):
-    sides = [Dump.open(build(side).call("a", "linear", [np.ones(3)]).write()) for side in ("reference", "target")]
+    sides = [read_dump(build(side).call("a", "linear", [np.ones(3)]).write()) for side in ("reference", "target")]
     assert len(compare(*sides)) == 1
     assert frozen
     assert gc.get_freeze_count() == 0

@@ -10,7 +10,7 @@ from torch import nn
 
 import precflow
 from precflow.dumps.batches import STALE, compare_given
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.stages.two_dumps import compare_dumps
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parent / "builder.py")
@@ -54,7 +54,7 @@ def both(tmp_path):
             model = make(fault if side == "target" else 1.0).eval()
             with torch.no_grad(), precflow.capture(model, tmp_path / side, side=side, **capture) as recording:
                 loop(model, recording, side)
-            dumps.append(Dump.open(tmp_path / side))
+            dumps.append(read_dump(tmp_path / side))
         return dumps
 
     return record
@@ -195,7 +195,7 @@ def given_by_hand(tmp_path):
             fill(made, side)
             entries = {name: entry(array) for name, array in inputs(side).items()}
             made.header_changes["inputs"] = {"digest": side, "entries": entries}
-            dumps.append(Dump.open(made.write()))
+            dumps.append(read_dump(made.write()))
         return dumps
 
     return write
@@ -258,7 +258,7 @@ def test_a_fault_before_other_data_is_the_part_that_is_guilty(tmp_path, fault, s
                 model(ids).square().mean().backward()
                 optimizer.step()
                 recording.step()
-        dumps.append(Dump.open(tmp_path / side))
+        dumps.append(read_dump(tmp_path / side))
     found = {state.name: state.state for state in compare_dumps(*dumps, command="", evaluates=False).phases}
     assert (found["data"], found["forward"]) == states
 
@@ -275,7 +275,7 @@ def test_a_further_forward_is_no_other_batch(tmp_path):
             model(torch.tensor([[3, 17, 5]])).square().mean().backward()
             optimizer.step()
             recording.step()
-        dumps.append(Dump.open(tmp_path / side))
+        dumps.append(read_dump(tmp_path / side))
     model = compare_dumps(*dumps, command="", evaluates=False)
     assert (model.verdict.verdict, rules(model)) == ("inconclusive", ["PF409"])
     assert "only the target has call 0 of step 0, without a gradient" in model.findings[0].title

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from precflow.dumps import lookup
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import DumpError
 
 X = np.ones((2, 3), np.float32)
@@ -20,7 +20,7 @@ def dump(build):
     lines[1]["inputs"][0]["source"] = [0, "0"]
     lines[2]["outputs"][0]["source"] = [1, "0"]
     lines[3]["inputs"][0]["source"] = [1, "0"]
-    return Dump.open(made.write())
+    return read_dump(made.write())
 
 
 MEANT = {
@@ -71,26 +71,26 @@ def test_a_dump_without_records_says_so(build):
     made = build()
     made.lines[0, 0] = []
     with pytest.raises(DumpError, match="holds no record"):
-        lookup.find(Dump.open(made.write()), "x")
+        lookup.find(read_dump(made.write()), "x")
 
 
 def test_of_equal_identities_each_can_be_named(build):
     made = build()
     for factor in (1, 2, 3):
         made.call("a", "mul", [X * factor], ordinal=0)
-    dump = Dump.open(made.write())
+    dump = read_dump(made.write())
     records = list(lookup.list_records(dump))
     texts = lookup.number_records(records)
     assert texts[1:] == ["a/mul.0/forward.output.0#2", "a/mul.0/forward.output.0#3"]
     assert [lookup.find(dump, text).record for text in texts] == [found.record for found in records]
-    other = Dump.open(made.write())
+    other = read_dump(made.write())
     assert lookup.find_same(other, records[2], among=dump).record.content == records[2].record.content
     with pytest.raises(DumpError, match="no record"):
         lookup.find(dump, "a/mul.0/forward.output.0#4")
 
 
 def test_a_record_that_the_other_side_lacks(dump, build):
-    other = Dump.open(build("other").call("encoder.0", "linear", [X]).write())
+    other = read_dump(build("other").call("encoder.0", "linear", [X]).write())
     assert lookup.find_same(other, lookup.find(dump, "encoder.0"), among=dump) is None
 
 

@@ -18,7 +18,7 @@ from precflow.agent.dump.writer import Writer
 from precflow.agent.selection import Selection
 from precflow.dumps import tensors
 from precflow.dumps.digest import content_id, lanes
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import DumpError
 
 RECORDS = "rank0/step0/records-0.jsonl"
@@ -35,7 +35,7 @@ def folder(build):
 
 
 def test_calls_and_tensors(folder):
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     assert [call.name for call in dump.calls()] == ["b / linear", "b", "a / linear (step 1)"]
     assert [call.name for call in dump.calls(step=1)] == ["a / linear (step 1)"]
     assert dump.calls(rank=3) == []
@@ -48,10 +48,10 @@ def test_calls_and_tensors(folder):
 
 def test_no_folder_and_no_header(tmp_path, folder):
     with pytest.raises(DumpError, match="there is no dump at"):
-        Dump.open(tmp_path / "nowhere")
+        read_dump(tmp_path / "nowhere")
     (folder / "dump.json").unlink()
     with pytest.raises(DumpError, match=r"never sealed.*stopped before it finished"):
-        Dump.open(folder)
+        read_dump(folder)
 
 
 @pytest.mark.parametrize(("text", "said"), [('{"message": "ValueError: no"}', "ValueError: no"), ("{", "an error")])
@@ -59,12 +59,12 @@ def test_an_unsealed_dump_says_what_its_workload_raised(folder, text, said):
     (folder / "dump.json").unlink()
     (folder / "error.json").write_text(text)
     with pytest.raises(DumpError, match=f"its workload raised {said}"):
-        Dump.open(folder)
+        read_dump(folder)
 
 
 def test_an_unsealed_dump_can_be_read_as_far_as_it_goes(folder):
     (folder / "dump.json").unlink()
-    dump = Dump.open(folder, allow_unsealed=True)
+    dump = read_dump(folder, allow_unsealed=True)
     assert not dump.sealed
     assert len(dump.calls()) == 3
     assert dump.damage == tuple(
@@ -76,14 +76,14 @@ def test_an_unsealed_dump_can_be_read_as_far_as_it_goes(folder):
 
 def test_a_folder_that_holds_no_dump_is_not_one_that_was_never_sealed(tmp_path):
     with pytest.raises(DumpError, match="there is no dump in"):
-        Dump.open(tmp_path, allow_unsealed=True)
+        read_dump(tmp_path, allow_unsealed=True)
 
 
 def test_a_torn_last_line_is_reported_and_the_rest_kept(folder):
     (folder / "dump.json").unlink()
     path = folder / RECORDS
     path.write_bytes(path.read_bytes()[:-30])
-    dump = Dump.open(folder, allow_unsealed=True)
+    dump = read_dump(folder, allow_unsealed=True)
     assert [call.name for call in dump.calls(step=0)] == ["b / linear"]
     assert len(dump.damage) == 3
     assert f"{RECORDS}:2 is torn" in dump.damage[2]
@@ -92,7 +92,7 @@ def test_a_torn_last_line_is_reported_and_the_rest_kept(folder):
 def test_a_torn_line_in_a_sealed_dump_is_damage_twice_over(folder):
     path = folder / RECORDS
     path.write_bytes(path.read_bytes()[:-30])
-    damage = Dump.open(folder).damage
+    damage = read_dump(folder).damage
     assert f"{RECORDS} is cut short" in damage[0]
     assert "is torn" in damage[1]
 
@@ -104,7 +104,7 @@ def test_a_separator_inside_a_name_does_not_tear_a_line(build):
     path = folder / RECORDS
     path.write_text(json.dumps(dump.lines[0, 0][0], ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / "dump.json").unlink()
-    read = Dump.open(folder, allow_unsealed=True)
+    read = read_dump(folder, allow_unsealed=True)
     assert len(read.damage) == 1
     assert read.calls()[0].module == "层\u2028x"
 
@@ -117,7 +117,7 @@ def flip(path, at):
 
 def test_a_flipped_byte_makes_one_tensor_unreadable_and_leaves_the_others(folder):
     flip(folder / SHARD, -1)
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     good, bad = dump.calls()[0].outputs[0], dump.calls()[1].outputs[0]
     assert dump.tensor(good).sum() == 6
     assert dump.view(bad).shape == (2, 3)
@@ -132,7 +132,7 @@ def test_a_flipped_byte_makes_one_tensor_unreadable_and_leaves_the_others(folder
 def test_a_tensor_is_checked_once_in_a_process_by_any_number_of_threads(folder, monkeypatch):
     read = []
     monkeypatch.setattr(tensors, "lanes", lambda piece: read.append(piece.size) or lanes(piece))
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     record = dump.calls()[0].outputs[0]
     threads = [threading.Thread(target=dump.tensor, args=(record,)) for _ in range(8)]
     for thread in threads:
@@ -145,7 +145,7 @@ def test_a_tensor_is_checked_once_in_a_process_by_any_number_of_threads(folder, 
 
 def test_who_reads_a_view_says_what_it_found(folder, monkeypatch):
     monkeypatch.setattr(tensors, "lanes", lambda piece: pytest.fail("read again"))
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     record, other = dump.calls()[0].outputs[0], dump.calls()[1].outputs[0]
     dump.check(record, content_id(dump.view(record)))
     dump.check(record)
@@ -156,12 +156,12 @@ def test_who_reads_a_view_says_what_it_found(folder, monkeypatch):
 def test_a_large_tensor_is_checked_in_pieces(build, monkeypatch):
     monkeypatch.setattr(tensors, "_PIECE", 1 << 18)
     array = np.arange(200_000, dtype=np.float32)
-    dump = Dump.open(build().call("a", "linear", [array, np.ones((0, 3), np.float32), np.float32(1)]).write())
+    dump = read_dump(build().call("a", "linear", [array, np.ones((0, 3), np.float32), np.float32(1)]).write())
     read = [dump.tensor(record) for record in dump.calls()[0].outputs]
     assert np.array_equal(read[0], array)
     assert [one.shape for one in read[1:]] == [(0, 3), ()]
     flip(dump.path / SHARD, -100_000)
-    again = Dump.open(dump.path)
+    again = read_dump(dump.path)
     with pytest.raises(DumpError, match="is damaged"):
         again.tensor(again.calls()[0].outputs[0])
 
@@ -173,13 +173,13 @@ def test_sketches_and_rows_are_checked_by_the_index(build, content_of):
         build().call("a", "linear", [array], store=False).attach(f"{content}.sketch", sketch).attach(f"{content}.rows", rows)
     )
     folder = built.write()
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     record = dump.calls()[0].outputs[0]
     assert np.array_equal(dump.sketch(record), sketch)
     assert np.array_equal(dump.rows(record), rows)
     assert dump.verify() == []
     flip(folder / SHARD, -1)
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     assert dump.sketch(record) is not None
     with pytest.raises(DumpError, match=r"is damaged: the bytes of \w+\.rows"):
         dump.rows(record)
@@ -187,7 +187,7 @@ def test_sketches_and_rows_are_checked_by_the_index(build, content_of):
 
 
 def test_what_has_no_sketch_says_so(folder):
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     assert dump.sketch(dump.calls()[0].outputs[0]) is None
     assert dump.rows(dump.calls()[0].outputs[0]) is None
 
@@ -198,19 +198,19 @@ def test_a_part_of_a_tensor_has_a_key_and_a_shape_of_its_own(build, content_of):
     built.lines[0, 0][0]["outputs"][0].update(share=0.3, part="ab12")
     built.tensors[0, 0] = {f"{content_of(whole)}.ab12": part}
     folder = built.write()
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     record = dump.calls()[0].outputs[0]
     assert np.array_equal(dump.tensor(record), part)
     assert dump.verify() == []
     flip(folder / SHARD, -1)
     with pytest.raises(DumpError, match="is damaged"):
-        Dump.open(folder).tensor(record)
+        read_dump(folder).tensor(record)
 
 
 def test_missing_files_are_damage(folder):
     (folder / SHARD).unlink()
     (folder / RECORDS).unlink()
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     assert [call.name for call in dump.calls()] == ["a / linear (step 1)"]
     assert sum("missing" in text for text in dump.damage) == 2
     assert any(RECORDS in problem for problem in dump.verify())
@@ -222,7 +222,7 @@ def test_a_record_whose_content_no_shard_holds(folder):
     line = json.loads(lines[1])
     line["outputs"][0]["content"] = "00ff"
     path.write_text(lines[0] + "\n" + json.dumps(line) + "\n")
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     with pytest.raises(DumpError, match="no shard holds its tensor"):
         dump.tensor(dump.calls()[1].outputs[0])
     assert any("is not in any shard" in problem for problem in dump.verify())
@@ -234,14 +234,14 @@ def test_a_record_that_contradicts_its_shard(folder, change):
     line = json.loads(path.read_text().splitlines()[0])
     line["outputs"][0].update(change)
     path.write_text(json.dumps(line) + "\n")
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     with pytest.raises(DumpError, match=r"holds float32 \[2, 3\] where the record says"):
         dump.tensor(dump.calls()[0].outputs[0])
 
 
 def test_a_tensor_that_was_not_stored(build):
     folder = build().call("a", "view", [np.ones(2, np.float32)], store=False, movement=True).write()
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     with pytest.raises(DumpError, match="was not stored"):
         dump.tensor(dump.calls()[0].outputs[0])
     assert dump.verify() == []
@@ -263,7 +263,7 @@ def summed_up(tmp_path, plain_header):
 
 def test_norms_of_rows_of_many_tensors_lie_in_one_entry(summed_up):
     folder, tensors = summed_up
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     records = dump.calls()[0].outputs
     for record, tensor in zip(records, tensors, strict=True):
         assert (record.content, record.stored, bool(record.mark), record.known) == ("", False, True, record.mark)
@@ -277,7 +277,7 @@ def test_norms_of_rows_of_many_tensors_lie_in_one_entry(summed_up):
 
 def test_norms_that_are_said_to_lie_elsewhere_are_damage(summed_up):
     folder, _ = summed_up
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     record = dump.calls()[0].outputs[0]
     key, start, count = record.row_norms
     for place in ((key, start, 10**6), (key, -1, count), ("0" * 32, start, count)):
@@ -303,10 +303,10 @@ def test_a_header_that_says_something_else_of_the_run_than_its_records_is_damage
     for step in (0, 1):
         dump.call("a", "linear", [np.ones(4, np.float32)], [np.ones(2, np.float32)] if step else [], step=step)
     dump.lines[0, 1][0]["inputs"][0]["weight"] = "a.weight"
-    assert Dump.open(dump.write()).damage == ()
+    assert read_dump(dump.write()).damage == ()
     changes, told = SAID[what]
     dump.header_changes = changes
-    (damage,) = Dump.open(dump.write()).damage
+    (damage,) = read_dump(dump.write()).damage
     assert re.search(f"dump.json and the records disagree on {told}", damage)
 
 
@@ -314,7 +314,7 @@ def test_steps_that_went_round_are_not_missing(build):
     dump = build()
     dump.call("a", "linear", [np.ones(4, np.float32)], step=3)
     dump.header_changes = {"capture": {"step": [0, 1, 2, 3]}, "dropped": {"0": "0-2"}}
-    assert Dump.open(dump.write()).damage == ()
+    assert read_dump(dump.write()).damage == ()
 
 
 def test_an_unreadable_folder_is_told(build, monkeypatch):
@@ -325,7 +325,7 @@ def test_an_unreadable_folder_is_told(build, monkeypatch):
 
     monkeypatch.setattr(Path, "iterdir", refused)
     with pytest.raises(DumpError, match="dump cannot be read: Permission denied"):
-        Dump.open(folder)
+        read_dump(folder)
 
 
 def as_pipe(path):
@@ -346,7 +346,7 @@ def test_what_never_ends_is_damage_and_is_not_waited_for(build, become, name):
     folder = build().call("a", "linear", [np.ones(4, np.float32)]).write(sealed="step.json" not in name, steps=True)
     (folder / name).unlink()
     become(folder / name)
-    dump = Dump.open(folder, allow_unsealed=True)
+    dump = read_dump(folder, allow_unsealed=True)
     assert "it is not a regular file but" in " ".join([*dump.damage, *dump.verify()])
 
 
@@ -356,4 +356,4 @@ def test_a_header_that_never_ends_is_refused(build, become):
     (folder / "dump.json").unlink()
     become(folder / "dump.json")
     with pytest.raises(DumpError, match="it is not a regular file but"):
-        Dump.open(folder, allow_unsealed=True)
+        read_dump(folder, allow_unsealed=True)

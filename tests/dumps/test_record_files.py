@@ -10,8 +10,8 @@ import pytest
 
 from precflow.agent.contract import LEVELS, PHASES, STATISTICS
 from precflow.dumps import record_files
+from precflow.dumps.formats import read_dump
 from precflow.dumps.header import FileSeal
-from precflow.dumps.reader import Dump
 from precflow.dumps.record_files import parse_call, parse_calls, read_records
 from precflow.dumps.records import Statistics
 
@@ -109,7 +109,7 @@ def test_the_collector_is_as_it_was(tmp_path, written):
 def test_a_hundred_thousand_records_with_long_and_strange_names(tmp_path, written):
     names = ["层." * 80, "a/b\\c:d", "x" * 5000, "..", "\u2028\x85\x00", "con", "%2F~1@0.0()", "<script>"]
     written([line(order, names[order % len(names)]) for order in range(100_000)])
-    dump = Dump.open(tmp_path, allow_unsealed=True)
+    dump = read_dump(tmp_path, allow_unsealed=True)
     calls = dump.calls()
     assert len(calls) == 100_000
     assert [call.module for call in calls[:8]] == names
@@ -133,7 +133,7 @@ def test_tensors_of_no_one_and_five_billion_bytes(build, content_of):
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text + data[8 + length :])
         os.truncate(file.fileno(), 8 + len(text) + slot["data_offsets"][1])
-    read = Dump.open(folder, allow_unsealed=True)
+    read = read_dump(folder, allow_unsealed=True)
     empty, one, most = read.calls()[0].outputs
     assert read.tensor(empty).shape == (0, 3)
     assert read.tensor(one) == 2

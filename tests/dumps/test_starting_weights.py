@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import precflow
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.stages.two_dumps import compare_dumps
 
 
@@ -36,7 +36,7 @@ def compared(tmp_path):
             with torch.no_grad(), precflow.capture(net, tmp_path / side, side=side, **capture) as recording:
                 net(torch.tensor([[3, 17, 5, 8, 1, 30]]))
                 recording.step()
-            dumps.append(Dump.open(tmp_path / side))
+            dumps.append(read_dump(tmp_path / side))
         return compare_dumps(*dumps, command="", evaluates=False)
 
     return compare

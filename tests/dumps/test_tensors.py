@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from precflow.agent.dump.writer import Writer
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import DumpError
 
 
@@ -23,7 +23,7 @@ def test_a_shard_full_of_damage_is_one_line(folder):
     for at in range(len(data) - 256 * 12, len(data), 256):
         data[at] ^= 1
     path.write_bytes(data)
-    found = Dump.open(folder).verify()
+    found = read_dump(folder).verify()
     assert len(found) == 1
     assert found[0].startswith("rank0/step1/tensors-0.safetensors is damaged: the bytes of ")
     assert found[0].endswith("; so are 11 more")
@@ -32,7 +32,7 @@ def test_a_shard_full_of_damage_is_one_line(folder):
 def test_a_cut_shard_is_told_with_what_it_lost(folder):
     path = folder / "rank0/step0/tensors-0.safetensors"
     path.write_bytes(path.read_bytes()[: -256 * 2])
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     size, lost = dump.verify()
     assert "is cut short: " in size
     assert lost.endswith("; so are 1 more")
@@ -40,7 +40,7 @@ def test_a_cut_shard_is_told_with_what_it_lost(folder):
 
 
 def test_bytes_that_change_after_they_were_verified_are_found(folder):
-    dump = Dump.open(folder)
+    dump = read_dump(folder)
     assert dump.verify() == []
     record = dump.calls()[0].outputs[0]
     dump.check(record, record.content)
@@ -61,11 +61,11 @@ def test_the_first_shard_that_has_a_content_is_read(build, content_of):
     dump = build().call("a", "", [array]).call("b", "", [array], step=1)
     folder = dump.write()
     (folder / "rank0/step1/tensors-0.safetensors").unlink()
-    read = Dump.open(folder)
+    read = read_dump(folder)
     assert [read.tensor(call.outputs[0]).sum() for call in read.calls()] == [8, 8]
     assert len(read.damage) == 1
     (folder / "rank0/step0/tensors-0.safetensors").unlink()
-    again = Dump.open(folder)
+    again = read_dump(folder)
     with pytest.raises(DumpError, match=r"no shard holds its tensor; rank0/step0/.*the file is missing; rank0/step1"):
         again.tensor(again.calls()[0].outputs[0])
 
@@ -79,7 +79,7 @@ def test_tensors_that_an_earlier_version_compressed_are_refused_with_what_to_do(
     stored = writer.tensor("a" * 32 + ".zlib", torch.zeros(8, dtype=torch.uint8))
     writer.call({**call, **when, "outputs": [{**output, "stored": stored}]})
     writer.seal(plain_header)
-    dump = Dump.open(tmp_path)
+    dump = read_dump(tmp_path)
     refusal = "tensors-0.safetensors holds tensors that an earlier version compressed: record the dump again"
     with pytest.raises(DumpError, match=f"no shard holds its tensor; .*{refusal}"):
         dump.tensor(dump.calls()[0].outputs[0])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from precflow.agent.contract import checksum_of
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.unfinished import read_steps
 from precflow.errors import DumpError
 
@@ -24,7 +24,7 @@ def folder(build):
 
 
 def opened(folder):
-    return Dump.open(folder, allow_unsealed=True)
+    return read_dump(folder, allow_unsealed=True)
 
 
 def test_finished_steps_are_whole_and_checked(folder):
@@ -156,4 +156,4 @@ def test_a_header_names_the_places_of_other_ranks(build):
     for rank in (0, 1):
         dump.call("a", "linear", [np.full(4, rank, np.float32)], rank=rank)
     dump.header_changes = {"sites": ["a.py:1 in f"], "sites_of_ranks": {"1": ["b.py:7 in g"]}}
-    assert [call.site for call in Dump.open(dump.write()).calls()] == ["a.py:1 in f", "b.py:7 in g"]
+    assert [call.site for call in read_dump(dump.write()).calls()] == ["a.py:1 in f", "b.py:7 in g"]

@@ -15,7 +15,7 @@ from amounts import ALL
 from precflow.comparison.compare import compare
 from precflow.comparison.fused.summarize import PairOfTensors
 from precflow.comparison.reading import PART
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import DumpError
 from precflow.stages.two_dumps import compare_dumps
 
@@ -33,7 +33,7 @@ def build(tmp_path):
 
 
 def judged(reference, target):
-    return compare_dumps(Dump.open(reference), Dump.open(target), command="precflow compare")
+    return compare_dumps(read_dump(reference), read_dump(target), command="precflow compare")
 
 
 def both(build, *fill):
@@ -123,7 +123,7 @@ def test_a_newer_dump_is_refused_by_name_and_version(build):
     folder = both(build, steps(1), steps(1))[0]
     builder.reseal(folder, schema=99, agent="9.1")
     with pytest.raises(DumpError, match=r"precflow 9.1 with precflow-dump schema 99; this precflow reads schema 2"):
-        Dump.open(folder)
+        read_dump(folder)
 
 
 def near(dump):
@@ -132,7 +132,7 @@ def near(dump):
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_shard_that_goes_missing_midway_is_unreadable(build, side):
-    dumps = [Dump.open(folder) for folder in both(build, steps(1), near)]
+    dumps = [read_dump(folder) for folder in both(build, steps(1), near)]
     assert all(len(dump.calls()) == 1 for dump in dumps)  # the records are read, and the shard was there
     (dumps[side].path / "rank0/step0/tensors-0.safetensors").unlink()
     (measure,) = compare(*dumps)
@@ -205,7 +205,7 @@ def test_tensors_of_four_gigabytes_that_differ_in_their_last_element(build, monk
         (folder / "rank0/step0/records-0.jsonl").write_text(json.dumps(line) + "\n")
         (folder / "dump.json").unlink()
         folders.append(folder)
-    (measure,) = compare(*(Dump.open(folder, allow_unsealed=True) for folder in folders))
+    (measure,) = compare(*(read_dump(folder, allow_unsealed=True) for folder in folders))
     assert (measure.join, measure.equal, measure.reason) == ("paired", False, "")
     assert measure.counts["elements"] == size
     assert measure.metrics["max_abs_error"] == 0.5

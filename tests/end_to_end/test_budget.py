@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recipes_of_tests import TRAINED
 
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("budget")]
 ALONE = "sides=[reference]"
@@ -55,7 +55,7 @@ def test_a_dump_stops_at_its_budget_and_stays_readable(hostile, cwd):
     assert not ended.problems(2, "would exceed its budget: 11.0 kB allowed", "more needed", "raise capture.budget")
     (failed,) = ended.folder.glob("store/dump.reference-*.failed")
     assert size_on_disk(failed / "rank0") <= 11_000 + 2000  # and what seals and indices take
-    dump = Dump.open(failed, allow_unsealed=True)
+    dump = read_dump(failed, allow_unsealed=True)
     assert {call.step for call in dump.calls()} == {0}
     assert not dump.sealed
     again = hostile("capture.step=[0,1]", "capture.budget=1GB", ALONE, cwd=cwd)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from precflow.dumps import header as headers
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import DumpError
 from precflow.stages.two_dumps import compare_dumps
 
@@ -47,7 +47,7 @@ def changes(data):
 
 
 def outcome(folder):
-    model = compare_dumps(Dump.open(folder / "reference"), Dump.open(folder / "target"), command="")
+    model = compare_dumps(read_dump(folder / "reference"), read_dump(folder / "target"), command="")
     return model.verdict.verdict, model.verdict.reasons, model.emulated, model.emulation, [one.title for one in model.sides]
 
 

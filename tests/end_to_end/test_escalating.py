@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("escalating")]
 RECIPE = ("+recipe=sd_text_encoder", "capture=escalating", "target.dtype=float32")
@@ -63,11 +63,11 @@ def test_a_fault_is_named_as_from_tensors_of_everything(run, precflow, small, pl
 
 def test_the_second_pass_keeps_inputs_and_outputs_of_the_same_calls_on_both_sides(run):
     folder = run(*FAULT).folder
-    sides = [stored(Dump.open(made(folder, f"dump.{side}@2"))) for side in ("reference", "target")]
+    sides = [stored(read_dump(made(folder, f"dump.{side}@2"))) for side in ("reference", "target")]
     assert set(sides[0]) == set(sides[1])
     suspect = "encoder.layers.0.layer_norm1/layer_norm.0/forward"
     assert {f"{suspect}.input.0", f"{suspect}.output.0"} <= set(sides[0])
-    first = Dump.open(made(folder, "dump.target"))
+    first = read_dump(made(folder, "dump.target"))
     whole = {record.text for call in first.calls() for record in (*call.inputs, *call.outputs)}
     assert len(sides[1]) < len(whole)
     assert max(int(np.prod(record.shape)) for record in stored(first).values()) <= 1024

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from precflow.comparison.compare import compare
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]  # both dumps are made once
 SCRIPT = Path(__file__).parent / "workloads" / "ranks.py"
@@ -52,7 +52,7 @@ def titles(folder):
 
 
 def test_one_dump_holds_both_ranks(recorded):
-    dump = Dump.open(recorded[0])
+    dump = read_dump(recorded[0])
     assert dump.sealed
     assert dump.damage == ()
     assert dump.verify() == []
@@ -63,7 +63,7 @@ def test_one_dump_holds_both_ranks(recorded):
 
 
 def test_lines_of_each_rank_name_their_own_places(recorded):
-    dump = Dump.open(recorded[0])
+    dump = read_dump(recorded[0])
     clones = [call for call in dump.calls() if call.operator == "clone"]
     assert {call.rank for call in clones} == {0}
     for operator in ("linear", "relu", "tanh"):
@@ -74,7 +74,7 @@ def test_lines_of_each_rank_name_their_own_places(recorded):
 
 def test_what_a_collective_has_written_is_read_anew(recorded):
     """It writes in place, and no counter of versions tells."""
-    dump = Dump.open(recorded[0])
+    dump = read_dump(recorded[0])
     for step in (0, 1):
         made, taken = (
             [next(call for call in dump.calls(rank=rank, step=step) if call.operator == operator) for rank in (0, 1)]
@@ -85,7 +85,7 @@ def test_what_a_collective_has_written_is_read_anew(recorded):
 
 
 def test_ranks_are_compared_with_their_own(recorded):
-    measures = compare(*map(Dump.open, recorded[:2]))
+    measures = compare(*map(read_dump, recorded[:2]))
     assert {measure.join for measure in measures} == {"paired"}
     wrong = {measure.record for measure in measures if measure.operator == "mul" and not measure.equal}
     assert wrong == {"(model)/mul.0/forward.output.0@0.1", "(model)/mul.0/forward.output.0@1.1"}

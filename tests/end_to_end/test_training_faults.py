@@ -17,7 +17,7 @@ from precflow.agent.devices.cpu import Cpu
 from precflow.agent.events import Events
 from precflow.agent.session.dump import dump
 from precflow.diagnosis.training.phases import find_guilty
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.stages.two_dumps import compare_dumps
 
 WORKLOADS = Path(__file__).parent / "workloads"
@@ -59,7 +59,7 @@ def record(tmp_path_factory):
     def recorded(side, fault=""):
         output = folder / f"{side}-{fault or 'clean'}"
         if output.exists():
-            return Dump.open(output)
+            return read_dump(output)
         output.mkdir()
         plain = {
             "schema": 1,
@@ -74,7 +74,7 @@ def record(tmp_path_factory):
         }
         plain["workload"]["model"]["_target_"] = "planted.build"
         dump(requests.parse(plain), Cpu(), torch.device("cpu"), Events(io.StringIO()))
-        return Dump.open(output)
+        return read_dump(output)
 
     yield recorded
     os.environ.clear()

@@ -8,7 +8,7 @@ import pytest
 
 from precflow.comparison.compare import compare
 from precflow.config.schema import Tolerance
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.judgement.carried import NOTHING_CARRIED, find_carried
 from precflow.judgement.floors import Floor
 from precflow.judgement.inputs import make_input_judge
@@ -34,7 +34,7 @@ def written(tmp_path):
             if trains:
                 dump.call("fc", "", {"weight": VALUES * np.float32(factor)}, step=step, phase="gradient")
         dump.write()
-        return Dump.open(tmp_path / name)
+        return read_dump(tmp_path / name)
 
     return write
 

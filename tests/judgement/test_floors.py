@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from precflow.comparison.compare import compare
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.judgement.floors import METRICS, find_floors_of_inputs, gather_floors
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
@@ -32,7 +32,7 @@ def written(tmp_path):
         dump.lines[0, 0][1]["inputs"][0]["source"] = [0, "0"]
         dump.lines[0, 0][2]["inputs"][0]["source"] = [1, "0"]
         dump.write()
-        return Dump.open(tmp_path / name)
+        return read_dump(tmp_path / name)
 
     return write
 
@@ -152,7 +152,7 @@ def stepped(tmp_path):
         dump.call("fc", "", {"weight": weight, "bias": small, "bias.step": np.float32(count)}, phase="optimizer")
         dump.call("k", "", {"bias.step": np.float32(count)}, [WIDE], phase="optimizer")
         dump.write()
-        return Dump.open(tmp_path / name)
+        return read_dump(tmp_path / name)
 
     return write
 
@@ -204,7 +204,7 @@ def next_step(tmp_path):
         dump.lines[0, 1][4]["inputs"][0]["source"] = dump.lines[0, 1][7]["inputs"][0]["source"] = [3, "0"]
         add_statistics(dump)
         dump.write(steps=True)
-        return Dump.open(tmp_path / name)
+        return read_dump(tmp_path / name)
 
     return write
 
@@ -249,7 +249,7 @@ def next_backward(tmp_path):
         dump.call("last", "", [near * 200 * one], [WIDE * 300 * one], phase="backward", step=1)
         add_statistics(dump)
         dump.write(steps=True)
-        return Dump.open(tmp_path / name)
+        return read_dump(tmp_path / name)
 
     return write
 
@@ -284,7 +284,7 @@ def test_clipping_gives_no_gradient_the_floor_of_another(tmp_path):
         for number, record in enumerate(dump.lines[0, 0][2]["inputs"][:2]):
             record["source"] = [number, "bias"]
         dump.write()
-        return Dump.open(tmp_path / name)
+        return read_dump(tmp_path / name)
 
     floors = floors_of(write("r", 1e-9, 1.0), jitter=write("d", -1e-9, 1.001))
     found = {name: floor.metrics["relative_l2"] for name, floor in floors.items()}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import precflow
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.report import html as page
 from precflow.report import junit, markdown, result_json, terminal, wording
 from precflow.stages.two_dumps import compare_dumps
@@ -57,7 +57,7 @@ def record(folder, *, trains, fault=""):
                     model[1].fc.weight.grad.mul_(1.5)
                 optimizer.step()
                 recording.step()
-    return Dump.open(folder)
+    return read_dump(folder)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from precflow.agent.contract import checksum_of
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.errors import DumpError
 from precflow.run.find_dumps import find_dumps, open_named_dump
 from precflow.run.runner import run

@@ -8,7 +8,7 @@ import pytest
 
 from precflow.agent.contract import DETAIL_FACTS
 from precflow.config.composition import compose
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import SideError
 from precflow.run import sizes, steps
 from precflow.run.jobs import make_job
@@ -105,7 +105,7 @@ def planned(tmp_path, monkeypatch):
 def test_a_rehearsal_tells_each_side_in_its_own_type(planned, stage_fixtures, tmp_path):
     dump = stage_fixtures.builder.DumpBuilder(tmp_path / "dump")
     dump.call("fc", "linear", [np.ones((64, 64), dtype=np.float32)], [np.ones((64, 64), dtype=np.float32) * 2], store=False)
-    sizes = planned(Rehearsal(tuple(Dump.open(dump.write()).calls()), "float32"), "target.dtype=float16")
+    sizes = planned(Rehearsal(tuple(read_dump(dump.write()).calls()), "float32"), "target.dtype=float16")
     assert planned.asked == [("reference", True), ("target", True)]
     assert sizes.rehearsed == ("dump.reference", "dump.target")
     lines = 2 * DETAIL_FACTS["tensors"].line_bytes

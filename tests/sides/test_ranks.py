@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from precflow.config.schema import Side
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import SideError
 from precflow.sides.launch import run_agent
 from precflow.sides.ranks import Ranks
@@ -72,7 +72,7 @@ def failure(request, output, timeout=120.0):
 
 def test_two_ranks_share_the_batch_and_write_one_dump(asked, output):
     record(asked(ranks=2), output)
-    dump = Dump.open(output)
+    dump = read_dump(output)
     assert dump.verify() == []
     assert {call.rank for call in dump.calls()} == {0, 1}
     assert {call.inputs[0].shape for call in dump.calls() if call.operator == "linear"} == {(1, 4)}
@@ -114,7 +114,7 @@ def test_we_may_be_a_rank_of_something_else(asked, output, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     record(asked(), output)
-    assert {call.rank for call in Dump.open(output).calls()} == {0}
+    assert {call.rank for call in read_dump(output).calls()} == {0}
 
 
 def test_a_launcher_that_starts_another_number_of_ranks_is_refused(asked, output):
@@ -127,7 +127,7 @@ def test_a_launcher_that_starts_another_number_of_ranks_is_refused(asked, output
 def test_torchrun_may_start_them(asked, output):
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", "{command}"]
     record(asked(ranks=2), output, side=replace(Side(), launcher=tuple(words)))
-    dump = Dump.open(output)
+    dump = read_dump(output)
     assert dump.verify() == []
     assert {call.rank for call in dump.calls()} == {0, 1}
 
@@ -137,7 +137,7 @@ def test_four_ranks_share_the_batch(asked, output):
     request = asked(ranks=4)
     request["workload"]["inputs"]["rows"] = 8
     record(request, output)
-    shapes = {call.rank: call.inputs[0].shape for call in Dump.open(output).calls() if call.operator == "linear"}
+    shapes = {call.rank: call.inputs[0].shape for call in read_dump(output).calls() if call.operator == "linear"}
     assert shapes == dict.fromkeys(range(4), (2, 4))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from precflow.config.sections import standards
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import SideError
 from precflow.stages import introduced
 
@@ -116,7 +116,7 @@ def test_an_evaluation_that_did_not_come_to_its_end_has_found_nothing_out(pair, 
 def test_calls_that_were_not_kept_whole_are_counted(tmp_path, pair):
     folder, work = pair(), tmp_path / "work"
     work.mkdir()
-    sides = [Dump.open(folder / side) for side in ("reference", "target")]
+    sides = [read_dump(folder / side) for side in ("reference", "target")]
     lost = Lost(sides[1], "fc2")
     assert introduced.evaluate_calls(*sides, folder=work, evaluate=lambda _: None).not_whole == 0
     assert introduced.evaluate_calls(sides[0], lost, folder=work, evaluate=lambda _: None).not_whole == 1

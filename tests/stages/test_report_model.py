@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.stages import report_model
 from precflow.stages.report_model import detail_worst
 from precflow.stages.two_dumps import compare_dumps
@@ -27,7 +27,7 @@ def both(tmp_path):
             for number, factor in enumerate(factors):
                 values = X * (number + 1) * (factor if side == "target" else 1)
                 made.call(f"m{number}", "linear", [values], store=store).call(f"m{number}", "", [values], store=store)
-            dumps.append(Dump.open(made.write()))
+            dumps.append(read_dump(made.write()))
         return dumps
 
     return write
@@ -43,7 +43,7 @@ def test_a_side_says_how_many_ranks_it_ran_as(tmp_path):
         made = builder.DumpBuilder(tmp_path / side, side=side)
         for rank in range(ranks):
             made.call("m", "linear", [X], rank=rank)
-        dumps.append(Dump.open(made.write()))
+        dumps.append(read_dump(made.write()))
     sides = compare_dumps(*dumps, command="").sides
     assert [side.ranks for side in sides] == [1, 3]
     assert [side.title.endswith(", 3 ranks") for side in sides] == [False, True]

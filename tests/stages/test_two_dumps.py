@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import precflow
-from precflow.dumps import lookup, reader
-from precflow.dumps.reader import Dump
+from precflow.dumps import lookup
+from precflow.dumps.formats import own, read_dump
 from precflow.errors import ConfigError
-from precflow.stages.two_dumps import OneRecordDump, compare_dumps, compare_record
+from precflow.stages.two_dumps import compare_dumps, compare_record, show_one_record
 
 _SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
 builder = importlib.util.module_from_spec(_SPEC)
@@ -28,7 +28,7 @@ def both(tmp_path):
             made = builder.DumpBuilder(tmp_path / side, side=side)
             made.call("a", "linear", [X], [X * 3]).call("b", "linear", [X * (factor if side == "target" else 1)], [X], step=1)
             made.header_changes.update(changes if side == "target" else {})
-            dumps.append(Dump.open(made.write()))
+            dumps.append(read_dump(made.write()))
         return dumps
 
     return write
@@ -46,7 +46,7 @@ def test_batch_norms_that_average_at_another_rate_leave_the_verdict_open(tmp_pat
         made = builder.DumpBuilder(tmp_path / side, side=side)
         made.call("bn", "batch_norm", [X], {"0": X, "running_mean": X[0]}, arguments={"training": "True", "momentum": momentum})
         made.lines[0, 0][0]["inputs"][1]["weight"] = "bn.running_mean"
-        dumps.append(Dump.open(made.write()))
+        dumps.append(read_dump(made.write()))
     verdict = compare_dumps(*dumps, command="").verdict
     assert verdict.verdict == "inconclusive"
     assert "averages its running statistics with momentum 0.1 / 0.01" in verdict.reasons[0]
@@ -55,7 +55,7 @@ def test_batch_norms_that_average_at_another_rate_leave_the_verdict_open(tmp_pat
 def test_a_dump_beside_itself_is_never_aligned(both, tmp_path):
     reference, _ = both()
     copied = shutil.copytree(reference.path, tmp_path / "copy")
-    verdict = compare_dumps(reference, Dump.open(copied), command="").verdict
+    verdict = compare_dumps(reference, read_dump(copied), command="").verdict
     assert verdict.verdict == "inconclusive"
     assert "the dump of the target is the reference's own" in verdict.reasons[0]
     with pytest.raises(ConfigError, match="a dump always agrees with itself"):
@@ -86,7 +86,7 @@ def test_the_losses_of_two_dumps_are_judged_too(tmp_path, loss, verdict):
     for side, value in (("reference", 1.0), ("target", loss)):
         made = builder.DumpBuilder(tmp_path / side, side=side)
         made.call("a", "linear", [X], [X * 3]).header_changes["losses"] = [value]
-        dumps.append(Dump.open(made.write()))
+        dumps.append(read_dump(made.write()))
     found = compare_dumps(*dumps, command="").verdict
     assert (found.verdict, [reason[:18] for reason in found.reasons]) == (
         verdict,
@@ -106,7 +106,7 @@ def test_steps_with_another_learning_rate_are_never_aligned(tmp_path, rate, verd
         with precflow.capture(model, tmp_path / side, optimizer=optimizer, phase="optimizer", level="module", detail="tensors"):
             (model(torch.full((4, 8), 1e-3)).sum() * 1e-3).backward()
             optimizer.step()
-        dumps.append(Dump.open(tmp_path / side))
+        dumps.append(read_dump(tmp_path / side))
     found = compare_dumps(*dumps, command="").verdict
     assert (found.verdict, [reason for reason in found.reasons if "settings" in reason]) == (
         verdict,
@@ -121,8 +121,8 @@ def test_the_type_of_a_side_sets_its_limit(both):
 
 def test_each_file_of_records_is_decoded_once(both, monkeypatch):
     seen = []
-    read = reader.read_records
-    monkeypatch.setattr(reader, "read_records", lambda path, name, *rest: seen.append(path / name) or read(path, name, *rest))
+    read = own.read_records
+    monkeypatch.setattr(own, "read_records", lambda path, name, *rest: seen.append(path / name) or read(path, name, *rest))
     compare_dumps(*both(2.0), command="")
     assert seen
     assert len(seen) == len(set(seen))
@@ -138,7 +138,7 @@ def test_one_record_is_measured_alone(both):
 
 def test_an_excerpt_has_one_call(both):
     dump, _ = both()
-    excerpt = OneRecordDump(dump, lookup.find(dump, "b/linear.0@1.0"))
+    excerpt = show_one_record(dump, lookup.find(dump, "b/linear.0@1.0"))
     assert [call.step for call in excerpt.calls()] == [1]
     assert excerpt.calls(step=0) == []
     assert excerpt.calls(step=1, rank=0)[0].outputs[0].stored
@@ -162,7 +162,7 @@ def test_a_collective_that_is_wrong_by_itself_is_named_from_dumps_to_advice(tmp_
             arguments = {"group": "[0, 1]", **({"read": "before it was done"} if (side, rule) == ("target", "PF904") else {})}
             result = given.sum(0) * (noise if side == "target" else 1)
             made.call("fc", "all_reduce", [result], [given[rank]], rank=rank, arguments=arguments)
-        dumps.append(Dump.open(made.write()))
+        dumps.append(read_dump(made.write()))
     model = compare_dumps(*dumps, command="")
     assert model.verdict.verdict == "misaligned"
     assert title in {finding.rule: finding.title for finding in model.findings}[rule]

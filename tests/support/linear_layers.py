@@ -3,7 +3,7 @@
 import torch
 
 import precflow
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 
 class Layer(torch.nn.Module):
@@ -44,7 +44,7 @@ def record(folder, wrong=None, times=1, level=("module", "api"), on_both=None):
     phases = ("forward", "backward", "gradient")
     with precflow.capture(model, folder, level=level, detail="tensors", phase=phases):
         model(x).square().sum().backward()
-    return Dump.open(folder)
+    return read_dump(folder)
 
 
 def products(g, x, w):

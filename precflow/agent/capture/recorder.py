@@ -108,7 +108,7 @@ class Recorder:
         self._functions = FunctionRecorder(context) if "api" in levels and forward else None
         self._sees_operators = "operator" in levels
         self._of_ranks = report is not None
-        # Recorded whatever else is: nothing but its own record shows that a collective is missing on a side.
+        # Dump whatever else is: nothing but its own record shows that a collective is missing on a side.
         level = next((each for each in ("api", "operator") if each in levels), "module")
         self._collectives = CollectiveRecorder(context, level=level, phases=phases, report=report)
         # Without level operator it records none, and only lets aten operators pass.

@@ -32,7 +32,7 @@ class HalfSteps:
         """Add a block.
 
         Args:
-            output: Recorded values, in float64.
+            output: Dump values, in float64.
             rounded: Correct ones, rounded once to bfloat16, in float64; 0 at places that are left out.
         """
         small = (rounded.abs() < _LARGEST) & (rounded != 0)

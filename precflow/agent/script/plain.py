@@ -144,7 +144,7 @@ class PlainRun:
         self._request = request
         last = min(request.capture.step)
         self.follower = Follower(last, self)
-        # Every step has a call of an optimizer, so this many calls were before it. Recorded evaluations are steps without one.
+        # Every step has a call of an optimizer, so this many calls were before it. Dump evaluations are steps without one.
         self._first = 0 if request.workload.get("evaluation") else last
         self._taken: Set[int] = set()  # ids of modules whose dropout was removed
 

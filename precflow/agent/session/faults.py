@@ -77,8 +77,9 @@ def refuse_redraws(request: Request) -> None:
     """
     drawn = [rule["parameter"] for rule in request.emulate.get("rules") or () if rule.get("rule") == REDRAW]
     if drawn:
-        message = "the emulated fault %s draws %s anew, and a script makes its own weights" % (request.emulate.get("name", ""), drawn[0])
-        raise AgentError("bad_request", message, "choose a fault of an operator, +emulate=layernorm_eps, or give a workload.model")
+        name = request.emulate.get("name", "")
+        message = "the emulated fault %s draws %s anew, and a script makes its own weights" % (name, drawn[0])
+        raise AgentError("bad_request", message, "choose a fault of an operator:  +emulate=layernorm_eps")
 
 
 def redraw(request: Request, model: torch.nn.Module) -> List[str]:

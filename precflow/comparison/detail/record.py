@@ -11,7 +11,8 @@ import numpy.typing as npt
 from precflow.comparison.detail.description import Description, describe
 from precflow.comparison.detail.detail import Detail, examine
 from precflow.dumps.header import ContentEntry
-from precflow.dumps.lookup import FoundRecord, Recorded, find_users
+from precflow.dumps.lookup import FoundRecord, find_users
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
 
@@ -61,9 +62,7 @@ class RecordDetail:
     feeds: tuple[str, ...] = ()
 
 
-def examine_record(
-    reference: Recorded, target: Recorded, left: FoundRecord, right: FoundRecord, *, threads: int = 0
-) -> RecordDetail:
+def examine_record(reference: Dump, target: Dump, left: FoundRecord, right: FoundRecord, *, threads: int = 0) -> RecordDetail:
     """Read both tensors of a pair of records and compare them in full; a tensor that cannot be read becomes the ``reason``.
 
     Args:
@@ -134,7 +133,7 @@ def _compare_input(index: str, mine: Record | None, theirs: Record | None, weigh
     return InputComparison(index, mine.weight, next((state for holds, state in states if holds), "equal bits"))
 
 
-def _read_tensor(side: str, dump: Recorded, record: Record) -> tuple[npt.NDArray[Any] | None, str]:
+def _read_tensor(side: str, dump: Dump, record: Record) -> tuple[npt.NDArray[Any] | None, str]:
     if not record.stored:
         return None, f"the {side} kept no tensor of it"
     try:

@@ -11,7 +11,7 @@ from precflow.comparison.executors.threads import Threads
 from precflow.comparison.reading import PairResult, ReadOptions
 from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config import schema
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 
 
 class Executor(Protocol):

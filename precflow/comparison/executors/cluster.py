@@ -19,7 +19,8 @@ from precflow import __version__
 from precflow.comparison.batches import Batch
 from precflow.comparison.reading import PairResult, ReadOptions, read_pair
 from precflow.comparison.user_metrics import DeclaredMetrics, MetricMakers
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
+from precflow.dumps.protocol import Dump
 from precflow.errors import DumpError, ExecutorError, MissingExtraError
 
 _SHARED = "every worker needs the folders of both dumps, at the same paths"
@@ -227,7 +228,7 @@ def _open_dump(place: _DumpLocation) -> Dump:
         DumpError: There is no dump at this path of the worker, or another one.
     """
     try:
-        dump = Dump.open(Path(place.path), allow_unsealed=True)
+        dump = read_dump(Path(place.path), allow_unsealed=True)
     except DumpError as error:
         raise DumpError(f"a worker does not see it: {error.message}", next_step=_SHARED) from error
     if dump.header.content != place.content:

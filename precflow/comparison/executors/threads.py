@@ -17,7 +17,7 @@ from precflow.comparison.reading import OpenPair, PairResult, PartResult, Readin
 from precflow.comparison.small_pairs import group_small, read_together
 from precflow.dumps.garbage import collector_off
 from precflow.dumps.mapped_pages import release
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.errors import DumpError
 
 _ENOUGH = 1 << 20  # elements of a task: enough to be worth the pool's overhead for it

@@ -30,7 +30,7 @@ from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.overflows.skipped_steps import list_noted
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.suspect import find_different_arguments
-from precflow.diagnosis.evidence.tensors import ObservedCall, Readable, observe
+from precflow.diagnosis.evidence.tensors import ObservedCall, observe
 from precflow.diagnosis.examined import choose_examined, find_kind
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.gradients.alternatives import GradientAlternative
@@ -46,8 +46,9 @@ from precflow.diagnosis.training.updates import (
     gather_still,
     keep_whatever_data,
 )
+from precflow.dumps.batches import find_given
+from precflow.dumps.protocol import Dump
 from precflow.dumps.record_names import name_record
-from precflow.dumps.views.same_start import find_given
 from precflow.judgement.verdicts import Judged
 
 _LISTED = 5
@@ -60,8 +61,8 @@ _NOT_JUDGED = Judged(record="", status="not_judged")  # the status of data movem
 
 
 def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage between made of them
-    reference: Readable,
-    target: Readable,
+    reference: Dump,
+    target: Dump,
     *,
     region: Region,
     measures: Sequence[Measure],
@@ -208,7 +209,7 @@ def _is_told(call: ObservedCall, still: Sequence[StillParameter], steps: Sequenc
     return name_call(call.reference) in proven or call.suspect.record in {one.record for one in still}
 
 
-def _find_different_calls(reference: Readable, target: Readable, *, same_dtype: bool) -> dict[str, DifferentCall]:
+def _find_different_calls(reference: Dump, target: Dump, *, same_dtype: bool) -> dict[str, DifferentCall]:
     """Return the calls that the sides made differently by their names."""
     pairs = pair_calls(reference, target)
     found = find_different_calls(pairs, reference.calls(), target.calls(), same_dtype=same_dtype)
@@ -225,7 +226,7 @@ def _choose_introduced(
     return by_output.get((call, index))
 
 
-def _list_later_phases(reference: Readable, suspects: Sequence[Suspect]) -> list[str]:
+def _list_later_phases(reference: Dump, suspects: Sequence[Suspect]) -> list[str]:
     """Return the parts of a step that follow the one in which the run starts, where none of them comes before it.
 
     None does in the first step that was recorded.

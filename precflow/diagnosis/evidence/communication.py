@@ -16,10 +16,11 @@ import numpy.typing as npt
 from precflow.agent.contract import BACKWARD, FORWARD, OPTIMIZER, ROOT_MODULE, parse_identity
 from precflow.diagnosis.collectives import describe_lone, find_givers, find_lone
 from precflow.diagnosis.evidence.places import describe_border
-from precflow.diagnosis.evidence.tensors import WHOLE, Readable
+from precflow.diagnosis.evidence.tensors import WHOLE
 from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.nodes import key_of
 from precflow.dumps.collectives import REDUCING, is_collective, read_group
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.views.joined_ranks import JoinedRanks
 from precflow.errors import DumpError
@@ -41,7 +42,7 @@ _FITS_PART = 1e-2  # relative error up to which the factor of a rank's part is t
 _APART = 16.0  # how many times worse every other reduction has to fit
 
 
-def gather(reference: Readable, target: Readable, call: Call, partner: Call | None) -> dict[str, Any]:
+def gather(reference: Dump, target: Dump, call: Call, partner: Call | None) -> dict[str, Any]:
     """Return the evidence about a suspect that is a collective, by the names of ``names.EVIDENCE``; empty for other calls.
 
     Args:
@@ -69,7 +70,7 @@ def gather(reference: Readable, target: Readable, call: Call, partner: Call | No
     return evidence
 
 
-def gather_run(reference: Readable, target: Readable, suspects: Sequence[Suspect], judged: Sequence[Judged]) -> dict[str, Any]:
+def gather_run(reference: Dump, target: Dump, suspects: Sequence[Suspect], judged: Sequence[Judged]) -> dict[str, Any]:
     """Return the evidence about the ranks of the whole run, by the names of ``names.EVIDENCE``; empty for one process."""
     calls, others = reference.calls(), target.calls()
     ranks = {call.rank for call in calls} | {call.rank for call in others}
@@ -85,7 +86,7 @@ def gather_run(reference: Readable, target: Readable, suspects: Sequence[Suspect
     return evidence
 
 
-def find_uneven_parts(reference: Readable, target: Readable) -> dict[str, Any]:
+def find_uneven_parts(reference: Dump, target: Dump) -> dict[str, Any]:
     """Return how uneven the ranks' parts of the batch are, for several ranks that are seen as one process.
 
     The loss of a rank is a mean over its part, and the average over the ranks is a mean of means. If the parts are uneven, a
@@ -112,7 +113,7 @@ def find_uneven_parts(reference: Readable, target: Readable) -> dict[str, Any]:
     return {}
 
 
-def _fit_part(dump: JoinedRanks, single: Readable, step: int, rank: int) -> float | None:
+def _fit_part(dump: JoinedRanks, single: Dump, step: int, rank: int) -> float | None:
     """Return how many times too large the gradient of a rank's samples is at the model's output; ``None`` if unknown."""
     joined, whole = _find_arriving(dump.calls(), step), _find_arriving(single.calls(), step)
     if joined is None or whole is None or joined.shape != whole.shape:
@@ -169,7 +170,7 @@ def _find_missing(calls: Sequence[Call], others: Sequence[Call], suspects: Seque
     return evidence
 
 
-def find_lost(reference: Readable, target: Readable, suspect: Suspect) -> dict[str, Any]:
+def find_lost(reference: Dump, target: Dump, suspect: Suspect) -> dict[str, Any]:
     """Return which collective's result has become zeros in part on its way to where the error of a suspect is seen.
 
     The result itself agrees. The input that the error came with, or else the output of the suspect, differs from the reference
@@ -192,7 +193,7 @@ def find_lost(reference: Readable, target: Readable, suspect: Suspect) -> dict[s
     return {}
 
 
-def _measure_lost(reference: Readable, target: Readable, taken: tuple[Record, Record], result: Record) -> dict[str, Any] | None:
+def _measure_lost(reference: Dump, target: Dump, taken: tuple[Record, Record], result: Record) -> dict[str, Any] | None:
     """Return how much of a collective's result an input has lost; ``None`` if it differs from the reference by something else.
 
     Args:
@@ -223,7 +224,7 @@ def _measure_lost(reference: Readable, target: Readable, taken: tuple[Record, Re
     return {"lost_share": min(1.0, square / whole), "lost_of": "energy", "lost_where": ""}
 
 
-def _read_sketch(dump: Readable, record: Record) -> Floats | None:
+def _read_sketch(dump: Dump, record: Record) -> Floats | None:
     read = getattr(dump, "sketch", None)  # a dump that was made by hand has none
     sketch = None if read is None else read(record)
     return None if sketch is None else np.asarray(sketch, dtype=np.float64).ravel()
@@ -249,7 +250,7 @@ class _Computed:
         left_out: Ranks without which a sum or a mean explains the output, and with which it does not.
     """
 
-    def __init__(self, dump: Readable, call: Call) -> None:
+    def __init__(self, dump: Dump, call: Call) -> None:
         self.givers: tuple[Call, ...] = find_givers([other for other in dump.calls() if is_collective(other)]).get(
             key_of(call), ()
         )
@@ -269,7 +270,7 @@ class _Computed:
         elif errors[best] > line:
             self.left_out = self._find_left_out(given, got, line)
 
-    def _read(self, dump: Readable, call: Call) -> tuple[Floats | None, Floats | None]:
+    def _read(self, dump: Dump, call: Call) -> tuple[Floats | None, Floats | None]:
         """Return what each rank gave, as one row a rank, and what this rank got; ``None`` if it was not kept."""
         size = sum(int(np.prod(record.shape)) for giver in self.givers for record in giver.inputs)
         if size > WHOLE:
@@ -305,7 +306,7 @@ class _Computed:
             yield from itertools.combinations(range(count), 1)
 
 
-def _read(dump: Readable, record: Record) -> Floats:
+def _read(dump: Dump, record: Record) -> Floats:
     if not record.stored or record.dtype not in _FITS:
         raise ValueError(record.text)
     return np.asarray(dump.tensor(record), dtype=np.float64).ravel()

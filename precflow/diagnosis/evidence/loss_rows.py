@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from precflow.agent.contract import BACKWARD
 from precflow.comparison.fused.value_classes import widen
-from precflow.diagnosis.evidence.tensors import Readable, call_identity
+from precflow.diagnosis.evidence.tensors import call_identity
 from precflow.dumps.dtypes import FLOATS
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
@@ -28,7 +29,7 @@ _EACH = 0.25  # deviation of a row's ratio from the median: a maximum over token
 Rows = npt.NDArray[np.float64]
 
 
-def gather(reference: Readable, target: Readable) -> dict[str, Any]:
+def gather(reference: Dump, target: Dump) -> dict[str, Any]:
     """Return the evidence about rows without a gradient, by the names of ``names.EVIDENCE``; nothing where it is not known.
 
     Args:
@@ -53,7 +54,7 @@ def _is_backward(call: Call) -> bool:
     return call.phase == BACKWARD and not call.operator and any(len(record.shape) > 1 for record in call.inputs)
 
 
-def _read_norms(dump: Readable, record: Record | None) -> Rows | None:
+def _read_norms(dump: Dump, record: Record | None) -> Rows | None:
     """Return the norm of each row of the last axis; ``None`` if the tensor is not there or no gradient of tokens."""
     if record is None or not record.stored or record.part or record.dtype not in FLOATS or len(record.shape) < 2:
         return None

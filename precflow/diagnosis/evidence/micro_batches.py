@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from precflow.agent.contract import BACKWARD
 from precflow.comparison.fused.value_classes import widen
-from precflow.diagnosis.evidence.tensors import Readable, call_identity
+from precflow.diagnosis.evidence.tensors import call_identity
 from precflow.dumps.dtypes import FLOATS
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
@@ -28,7 +29,7 @@ _MOST = 64  # micro batches that are looked at
 Floats = npt.NDArray[np.float64]
 
 
-def gather(reference: Readable, target: Readable) -> dict[str, Any]:
+def gather(reference: Dump, target: Dump) -> dict[str, Any]:
     """Return the factor of each micro batch of the first step, by the names of ``names.EVIDENCE``.
 
     Nothing is returned unless every micro batch has one factor, and these are not all the same.
@@ -67,7 +68,7 @@ def explain_by_tokens(factors: Sequence[float], tokens: Sequence[int]) -> str:
     return ""
 
 
-def _pair_arriving(reference: Readable, target: Readable) -> list[tuple[Record, Record]]:
+def _pair_arriving(reference: Dump, target: Dump) -> list[tuple[Record, Record]]:
     """Return the gradient that arrives at the model's output in each micro batch of the first step, on both sides."""
     calls = sorted(filter(_is_backward, reference.calls()), key=lambda call: (call.step, call.rank, call.order))
     if not calls:
@@ -91,7 +92,7 @@ def _is_backward(call: Call) -> bool:
     return call.phase == BACKWARD and not call.operator and any(len(record.shape) > 1 for record in call.inputs)
 
 
-def _measure_factor(reference: Readable, here: Record, target: Readable, there: Record) -> float | None:
+def _measure_factor(reference: Dump, here: Record, target: Dump, there: Record) -> float | None:
     """Return the one factor between both gradients; ``None`` if there is none, or too little was kept of them."""
     mine, theirs = _read_linear(reference, here), _read_linear(target, there)
     if mine is None or theirs is None or mine.shape != theirs.shape:
@@ -103,7 +104,7 @@ def _measure_factor(reference: Readable, here: Record, target: Readable, there: 
     return factor if is_one else None
 
 
-def _read_linear(dump: Readable, record: Record) -> Floats | None:
+def _read_linear(dump: Dump, record: Record) -> Floats | None:
     try:
         if record.stored and not record.part:
             return widen(np.ascontiguousarray(dump.tensor(record)).reshape(-1))
@@ -114,7 +115,7 @@ def _read_linear(dump: Readable, record: Record) -> Floats | None:
     return None if kept is None else np.asarray(kept, np.float64).sum(axis=0).reshape(-1)
 
 
-def _count_tokens(dump: Readable, record: Record) -> int:
+def _count_tokens(dump: Dump, record: Record) -> int:
     """Return the number of rows of a gradient that are not zero: tokens that count in the loss; 0 if it is not known."""
     try:
         if record.stored and not record.part:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,9 @@ from precflow.comparison.fused.value_classes import (
     widen,
 )
 from precflow.diagnosis.findings import Suspect
-from precflow.diagnosis.localize import DumpWithCalls
 from precflow.diagnosis.nodes import list_read_inputs
 from precflow.dumps.dtypes import FLOATS, float_facts
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
@@ -34,13 +34,6 @@ ELEMENTS = 1 << 21
 WHOLE = 1 << 23
 """Most elements of all tensors of a call together that are read in full, so that it can be computed again."""
 _PARTS = {"complex64": "float32", "complex128": "float64"}  # complex numbers are compared as pairs of these
-
-
-class Readable(DumpWithCalls, Protocol):
-    """A dump whose tensors can be read."""
-
-    def tensor(self, record: Record) -> npt.NDArray[Any]:
-        """Return a record's tensor; raises DumpError."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +132,7 @@ class ObservedCall:
         return ((record, theirs[record.index]) for record in list_read_inputs(self.reference) if record.index in theirs)
 
 
-def observe(reference: Readable, target: Readable, suspects: Sequence[Suspect]) -> list[ObservedCall]:
+def observe(reference: Dump, target: Dump, suspects: Sequence[Suspect]) -> list[ObservedCall]:
     """Read what both sides recorded of each suspect; tensors that cannot be read are left out."""
     modules = {suspect.module for suspect in suspects}
     calls = {record.text: call for call in reference.calls() if call.module in modules for record in call.outputs}
@@ -155,7 +148,7 @@ def call_identity(call: Call) -> tuple[object, ...]:
     return (call.level, call.module, call.call, call.operator, call.ordinal, call.phase, call.step, call.rank, parameter)
 
 
-def read_pair(reference: Readable, target: Readable, one: Record, other: Record | None) -> TensorPair | None:
+def read_pair(reference: Dump, target: Dump, one: Record, other: Record | None) -> TensorPair | None:
     """Return one tensor of both sides; ``None`` if a side lacks it, the shapes differ, or it is not floating point."""
     if other is None or one.shape != other.shape or 0 in one.shape or not (one.stored and other.stored):
         return None
@@ -174,7 +167,7 @@ def read_pair(reference: Readable, target: Readable, one: Record, other: Record 
     return TensorPair(here, there, ordinary, *filled)
 
 
-def _observe_call(reference: Readable, target: Readable, suspect: Suspect, call: Call, other: Call | None) -> ObservedCall:
+def _observe_call(reference: Dump, target: Dump, suspect: Suspect, call: Call, other: Call | None) -> ObservedCall:
     records = () if other is None else (*other.inputs, *other.outputs)
     theirs: Mapping[Identity, Record] = {record.identity: record for record in records}
     record = next(record for record in call.outputs if record.text == suspect.record)
@@ -192,7 +185,7 @@ def _observe_call(reference: Readable, target: Readable, suspect: Suspect, call:
 
 
 def _read_whole(
-    reference: Readable, target: Readable, here: tuple[Call, Record], there: tuple[Call, Record | None] | None
+    reference: Dump, target: Dump, here: tuple[Call, Record], there: tuple[Call, Record | None] | None
 ) -> tuple[WholeCall, WholeCall] | None:
     """Read both calls in full. A weight that the target did not store is the reference's if its content is the same."""
     if there is None or there[1] is None:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE
 from precflow.diagnosis.evaluation import PairedCall, pair_calls
@@ -16,7 +16,7 @@ from precflow.diagnosis.training.optimizers import is_same_setting, read_setting
 from precflow.diagnosis.training.replay import ReplayedStep, choose_cause, list_proven
 from precflow.diagnosis.training.updates import StillParameter
 from precflow.dumps.header import Header
-from precflow.dumps.records import Call
+from precflow.dumps.protocol import Dump
 
 _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
@@ -34,20 +34,9 @@ _KINDS = {
 }
 
 
-class DumpOfTraining(Protocol):
-    """What is needed of a dump: its header and its calls."""
-
-    @property
-    def header(self) -> Header:
-        """The typed view of ``dump.json``."""
-
-    def calls(self) -> Sequence[Call]:
-        """Return every call."""
-
-
 def gather(
-    reference: DumpOfTraining,
-    target: DumpOfTraining,
+    reference: Dump,
+    target: Dump,
     *,
     steps: Sequence[ReplayedStep],
     gradients: Gradients,
@@ -80,13 +69,13 @@ def gather(
 # The optimizer
 
 
-def _pair_steps(reference: DumpOfTraining, target: DumpOfTraining) -> list[PairedCall]:
+def _pair_steps(reference: Dump, target: Dump) -> list[PairedCall]:
     if not any(call.phase == OPTIMIZER for call in reference.calls()):
         return []
     return [pair for pair in pair_calls(reference, target) if pair.reference.phase == OPTIMIZER]
 
 
-def find_other_settings(reference: DumpOfTraining, target: DumpOfTraining) -> list[str]:
+def find_other_settings(reference: Dump, target: Dump) -> list[str]:
     """Return ``name: reference / target (parameters)`` of each setting of the optimizer that differs."""
     parameters: dict[str, set[str]] = defaultdict(set)
     every = set()
@@ -101,7 +90,7 @@ def find_other_settings(reference: DumpOfTraining, target: DumpOfTraining) -> li
     ]
 
 
-def find_other_choices(reference: DumpOfTraining, target: DumpOfTraining) -> list[str]:
+def find_other_choices(reference: Dump, target: Dump) -> list[str]:
     """Return ``name: reference / target`` of the class of the optimizer, if it differs, and of settings that one side lacks.
 
     They may choose another formula or another implementation of the same: only the steps tell which.
@@ -115,7 +104,7 @@ def find_other_choices(reference: DumpOfTraining, target: DumpOfTraining) -> lis
     return list(found)
 
 
-def find_other_numbers(reference: DumpOfTraining, target: DumpOfTraining) -> dict[str, list[str]]:
+def find_other_numbers(reference: Dump, target: Dump) -> dict[str, list[str]]:
     """Return ``name: reference / target`` of the optimizer's settings that both sides have with another value, and its records.
 
     Such steps cannot be the same computation. The class of the optimizer is left out, because a fused class may compute the
@@ -132,7 +121,7 @@ def find_other_numbers(reference: DumpOfTraining, target: DumpOfTraining) -> dic
     return dict(found)
 
 
-def find_other_averages(reference: DumpOfTraining, target: DumpOfTraining) -> list[str]:
+def find_other_averages(reference: Dump, target: Dump) -> list[str]:
     """Return, in words, which batch norms average their running statistics at another rate.
 
     Training does not read these statistics and no record holds them; evaluation does.
@@ -149,7 +138,7 @@ def find_other_averages(reference: DumpOfTraining, target: DumpOfTraining) -> li
     return list(found)
 
 
-def moves_no_weight(reference: DumpOfTraining, target: DumpOfTraining) -> bool:
+def moves_no_weight(reference: Dump, target: Dump) -> bool:
     """Tell whether every recorded step of the optimizer has a learning rate of 0 on both sides; without any, ``False``."""
     calls = [call for pair in _pair_steps(reference, target) for call in (pair.reference, pair.target)]
     rates = {read_settings(call.arguments).get("lr") for call in calls}
@@ -249,7 +238,7 @@ def _differ(reference: GradientChange, target: GradientChange) -> bool:
 # Data
 
 
-def _are_shuffled(reference: DumpOfTraining, target: DumpOfTraining) -> bool:
+def _are_shuffled(reference: Dump, target: Dump) -> bool:
     """Tell whether the target was fed the reference's batches in another order."""
     here, there = (
         {

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import BACKWARD
-from precflow.diagnosis.evaluation import Located, choose_level, describe_gradients, locate, name_call, pair_calls
+from precflow.diagnosis.evaluation import choose_level, describe_gradients, locate, name_call, pair_calls
 from precflow.diagnosis.gradients.functions import FunctionGradients
+from precflow.dumps.protocol import Dump
 
 _FITS = 0.9  # share of the error that a change has to explain, as of other variants
 _NEARLY = 0.5  # of what the best change leaves, relative to what it explains: places that are as good
@@ -48,7 +49,7 @@ class GradientAlternative:
     other_share: float = 0.0
 
 
-def write_gradients(path: Path, reference: Located, target: Located, wanted: AbstractSet[str]) -> int:
+def write_gradients(path: Path, reference: Dump, target: Dump, wanted: AbstractSet[str]) -> int:
     """Write a line for each module's backward that gives one of the wanted gradients; return how many there are.
 
     Args:

@@ -20,8 +20,9 @@ from typing import Any
 import numpy.typing as npt
 
 from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT
-from precflow.diagnosis.evidence.tensors import WHOLE, ObservedCall, Readable, WholeCall
+from precflow.diagnosis.evidence.tensors import WHOLE, ObservedCall, WholeCall
 from precflow.dumps.dtypes import coarsest
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
@@ -73,7 +74,7 @@ def write_equation(arrived: Record) -> str:
     return f"{rows}o,{rows}i->oi"
 
 
-def add_products(reference: Readable, target: Readable, observed: Sequence[ObservedCall]) -> list[ObservedCall]:
+def add_products(reference: Dump, target: Dump, observed: Sequence[ObservedCall]) -> list[ObservedCall]:
     """Return calls under suspicion with the products that give their gradients, where they are gradients of a Linear layer.
 
     Args:
@@ -92,7 +93,7 @@ def add_products(reference: Readable, target: Readable, observed: Sequence[Obser
 
 
 def _find_products(
-    reference: tuple[Readable, Sequence[Call]], target: tuple[Readable, Sequence[Call]], observed: ObservedCall
+    reference: tuple[Dump, Sequence[Call]], target: tuple[Dump, Sequence[Call]], observed: ObservedCall
 ) -> tuple[WholeCall, WholeCall] | None:
     """Return the products of both sides, with operands ``0`` and ``1``; ``None`` where a tensor was not kept."""
     call, is_weight = observed.reference, observed.reference.phase == GRADIENT
@@ -116,7 +117,7 @@ def _find_products(
     return sides[0], sides[1]
 
 
-def _read(dump: Readable, reference: Readable, record: Record, kept: Mapping[str, Record]) -> npt.NDArray[Any] | None:
+def _read(dump: Dump, reference: Dump, record: Record, kept: Mapping[str, Record]) -> npt.NDArray[Any] | None:
     """Return a tensor; a weight that the target did not store is the reference's if its content is the same."""
     if record.part or math.prod(record.shape) > WHOLE // 4 or not record.shape:
         return None

@@ -17,7 +17,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -27,7 +27,8 @@ from precflow.comparison.fused.value_classes import widen
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.training.optimizers import Floats
 from precflow.dumps.dtypes import FLOATS, is_floating
-from precflow.dumps.records import Call, Record
+from precflow.dumps.protocol import Dump
+from precflow.dumps.records import Record
 from precflow.errors import DumpError
 
 LARGEST_WORK = 1 << 32
@@ -39,16 +40,6 @@ _NARROW = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
 Place = tuple[int, int, str]
 """Rank, step and full name of a parameter."""
-
-
-class ReadableDump(Protocol):
-    """A dump whose calls and tensors can be read."""
-
-    def calls(self) -> Sequence[Call]:
-        """Return every call."""
-
-    def tensor(self, record: Record) -> Any:
-        """Return a record's tensor; raises DumpError."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +126,7 @@ class Gradients:
     left: LeftGradients | None = None
 
 
-def measure_gradients(reference: ReadableDump, target: ReadableDump, measures: Iterable[Measure] = ()) -> Gradients:
+def measure_gradients(reference: Dump, target: Dump, measures: Iterable[Measure] = ()) -> Gradients:
     """Measure the gradients of both sides.
 
     A step that accumulates has several records of one gradient, of which the last is the whole.
@@ -171,7 +162,7 @@ class _Side:
         narrow: The 16-bit type that holds all of ``given``; ``""`` for none.
     """
 
-    def __init__(self, dump: ReadableDump) -> None:
+    def __init__(self, dump: Dump) -> None:
         self._dump = dump
         self._room = LARGEST_WORK
         self.gradients: dict[Place, Record] = {}

@@ -16,17 +16,18 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol
 
 from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.training.gradient_changes import find_gradient_changes
+from precflow.dumps.batches import find_given
 from precflow.dumps.collectives import is_collective
 from precflow.dumps.header import Header
 from precflow.dumps.origins import parse_name
-from precflow.dumps.records import Call, Record
-from precflow.dumps.views.same_start import find_given, is_cut
+from precflow.dumps.protocol import Dump
+from precflow.dumps.records import Record
+from precflow.dumps.views.derived import is_cut
 from precflow.environment.reproduction import find_different
 from precflow.judgement.coverage import tally
 from precflow.judgement.curves import find_loss_line
@@ -70,17 +71,6 @@ class PhaseState:
     record: str = ""
 
 
-class RecordedRun(Protocol):
-    """What is needed of a dump: its header and its calls."""
-
-    @property
-    def header(self) -> Header:
-        """The typed view of ``dump.json``."""
-
-    def calls(self) -> Sequence[Call]:
-        """Return every call of the dump."""
-
-
 @dataclass(frozen=True)
 class _Row:
     """A record of one part: its measure, its status and its role in the graph."""
@@ -113,8 +103,8 @@ def find_guilty(states: Iterable[PhaseState]) -> str:
 
 
 def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by its own name
-    reference: RecordedRun,
-    target: RecordedRun,
+    reference: Dump,
+    target: Dump,
     *,
     measures: Sequence[Measure],
     judged: Sequence[Judged],
@@ -195,7 +185,7 @@ def find_part(record: str, collectives: Collection[str] = (), changes: Collectio
     return phase if phase in {FORWARD, OPTIMIZER} else BACKWARD_PART
 
 
-def _list_gradient_changes(reference: RecordedRun, target: RecordedRun) -> set[str]:
+def _list_gradient_changes(reference: Dump, target: Dump) -> set[str]:
     """Return the records of gradient changes; where both sides have a record, its place on the reference decides."""
     here, there = (
         {record.text for call in find_gradient_changes(run.calls()) for record in call.outputs} for run in (reference, target)
@@ -272,7 +262,7 @@ def _records(count: int) -> str:
 # Data: what the model was given
 
 
-def _tell_data(reference: RecordedRun, target: RecordedRun, judge_input: JudgeInput | None) -> PhaseState:
+def _tell_data(reference: Dump, target: Dump, judge_input: JudgeInput | None) -> PhaseState:
     """Compare what the model was given: the workload's inputs before any cast, and those of each recorded step."""
     headers = (reference.header, target.header)
     if all(header.inputs.digest for header in headers) and headers[0].inputs.digest != headers[1].inputs.digest:

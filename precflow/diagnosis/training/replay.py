@@ -20,7 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -40,6 +40,7 @@ from precflow.diagnosis.training.optimizers import (
     read_settings,
 )
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 from precflow.judgement import lines
@@ -52,13 +53,6 @@ _NUMBER = "step"  # state: how many steps were made; an argument where torch kee
 _EPSILONS = tuple(10.0**exponent for exponent in range(-3, -17, -1))
 _BETAS = ((0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99), (0.9, 0.95, 0.98, 0.99, 0.999, 0.9999))
 _DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3, 0.01, 0.02, 0.05, 0.1)
-
-
-class ReadableTensors(Protocol):
-    """A dump whose tensors can be read."""
-
-    def tensor(self, record: Record) -> Any:
-        """Return a record's tensor; raises DumpError."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,7 @@ class _RecordedStep:
     optimizers: Sequence[str]
 
 
-def replay_steps(reference: ReadableTensors, target: ReadableTensors, pairs: Sequence[PairedCall]) -> list[ReplayedStep]:
+def replay_steps(reference: Dump, target: Dump, pairs: Sequence[PairedCall]) -> list[ReplayedStep]:
     """Compute the optimizer's steps again that both sides recorded with their tensors, weights and settings.
 
     Args:
@@ -171,7 +165,7 @@ def _name_setting(text: str) -> str:
     return text.partition(" is ")[0]
 
 
-def _replay(reference: ReadableTensors, target: ReadableTensors, pair: PairedCall) -> ReplayedStep | None:
+def _replay(reference: Dump, target: Dump, pair: PairedCall) -> ReplayedStep | None:
     try:
         here, there = _read_step(reference, pair.reference), _read_step(target, pair.target)
     except DumpError:  # the comparison has already called the record unreadable
@@ -286,7 +280,7 @@ def _prove_by(step: _RecordedStep, name: str, own: StepResults, other: Floats) -
 # Reading
 
 
-def _read_step(dump: ReadableTensors, call: Call) -> _RecordedStep | None:
+def _read_step(dump: Dump, call: Call) -> _RecordedStep | None:
     """Return a recorded step; ``None`` if its formula is not known, or not all of it was stored whole."""
     settings = read_settings(call.arguments)
     optimizers = find_optimizers(str(settings.get("optimizer", "")))
@@ -319,14 +313,14 @@ def _read_step(dump: ReadableTensors, call: Call) -> _RecordedStep | None:
     )
 
 
-def _read_number(dump: ReadableTensors, results: Mapping[str, Record], settings: Mapping[str, Any]) -> float:
+def _read_number(dump: Dump, results: Mapping[str, Record], settings: Mapping[str, Any]) -> float:
     """Return the number of the step, from 1: the optimizer's own count after it."""
     if _NUMBER in results:
         return float(np.asarray(dump.tensor(results[_NUMBER])).reshape(-1)[0])
     return float(settings.get(_NUMBER) or 1.0)
 
 
-def _read(dump: ReadableTensors, record: Record) -> Floats:
+def _read(dump: Dump, record: Record) -> Floats:
     """Return a tensor as flat float64, of a large one every n-th element."""
     flat = np.ascontiguousarray(dump.tensor(record)).reshape(-1)
     return widen(np.ascontiguousarray(flat[:: max(1, -(-flat.size // ELEMENTS))]))

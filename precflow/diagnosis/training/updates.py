@@ -26,10 +26,10 @@ from precflow.agent.contract import (
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.evidence.overflows.overflow import trace_sides
 from precflow.diagnosis.evidence.overflows.skipped_steps import find_skipped_steps, list_noted
-from precflow.diagnosis.evidence.tensors import Readable
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.dumps.header import ParameterUpdates
+from precflow.dumps.protocol import Dump
 from precflow.dumps.record_names import name_call
 from precflow.dumps.records import Call
 
@@ -85,7 +85,7 @@ class StillParameter:
         return identity_text(Identity(module, 0, "", 0, OPTIMIZER, OUTPUT, index, self.step, self.rank))
 
 
-def find_still_parameters(reference: Readable, target: Readable, measures: Sequence[Measure]) -> list[StillParameter]:
+def find_still_parameters(reference: Dump, target: Dump, measures: Sequence[Measure]) -> list[StillParameter]:
     """Return what moves on one side only, those of the earliest step first, in the reference's order.
 
     A parameter whose module did not run in that step on that side, such as an expert that nothing was sent to, follows from
@@ -304,7 +304,7 @@ def _list_steps(updates: ParameterUpdates) -> list[int]:
     return list(chain.from_iterable(range(first, last + 1) for first, last in updates.given))
 
 
-def _list_running(dump: Readable) -> set[tuple[str, int, int]]:
+def _list_running(dump: Dump) -> set[tuple[str, int, int]]:
     return {(call.module, call.step, call.rank) for call in dump.calls() if call.phase == FORWARD and not call.operator}
 
 

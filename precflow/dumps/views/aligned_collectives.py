@@ -21,9 +21,9 @@ from typing import Any, Protocol
 import msgspec
 
 from precflow.dumps.collectives import find_carried, is_collective
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
-from precflow.dumps.views.same_start import find_given, is_cut
+from precflow.dumps.views.derived import DerivedDump
 
 Name = tuple[object, ...]
 """What the name of a call has besides its number."""
@@ -33,7 +33,7 @@ _SAME, _OTHER_GROUP, _OTHER_SHAPE = 6.0, 4.0, 1.0  # how well two collectives fi
 _LARGEST = 1 << 21  # pairs of collectives of one place that are tried
 
 
-class RenumberedCalls(Dump):
+class RenumberedCalls(DerivedDump):
     """A dump in which some calls have other numbers; everything else is as it was recorded.
 
     Args:
@@ -42,24 +42,12 @@ class RenumberedCalls(Dump):
     """
 
     def __init__(self, whole: Dump, numbers: Numbers) -> None:
-        super().__init__(whole.path, whole.header, sealed=whole.sealed)
-        self.given, self.is_cut = find_given(whole), is_cut(whole)
-        self._renumbered = [_renumber(call, numbers) for call in whole.calls()]
-        self._whole = whole
+        super().__init__(whole)
+        self._numbers = numbers
 
-    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the calls ordered by rank, step and completion, by their new numbers."""
-        return [call for call in self._renumbered if step in {None, call.step} and rank in {None, call.rank}]
-
-    @property
-    def damage(self) -> tuple[str, ...]:
-        """What could not be read of the dump as it is."""
-        return self._whole.damage
-
-    @property
-    def altered(self) -> Mapping[tuple[int, int], str]:
-        """``(rank, step)`` of altered record files of the dump as it is."""
-        return self._whole.altered
+    def _derive_calls(self) -> list[Call]:
+        """Return the calls by their new numbers."""
+        return [_renumber(call, self._numbers) for call in self.whole.calls()]
 
 
 def find_numbers(reference: Iterable[Call], target: Iterable[Call]) -> Numbers:

@@ -13,7 +13,6 @@ paired in several ways (then the sides were given other data), and where the mod
 
 from __future__ import annotations
 
-import functools
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +23,9 @@ import msgspec
 from precflow.agent.contract import BACKWARD, FORWARD, MODULE, OUTSIDE, ROOT_MODULE
 from precflow.dumps.header import ContentEntry
 from precflow.dumps.origins import InputName, When, parse_name
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
+from precflow.dumps.views.derived import DerivedDump
 
 _Step = tuple[int, int]  # rank and step
 _Given = Mapping[str, ContentEntry]  # what a call of a model is given, by the model's name of it
@@ -90,7 +90,7 @@ class ModelCalls:
 NOTHING_FURTHER = ModelCalls()
 
 
-class RenumberedModelCalls(Dump):
+class RenumberedModelCalls(DerivedDump):
     """The target's dump in which calls of its models, and of modules inside, have the numbers of their partners.
 
     Args:
@@ -99,27 +99,12 @@ class RenumberedModelCalls(Dump):
     """
 
     def __init__(self, whole: Dump, calls: ModelCalls) -> None:
-        super().__init__(whole.path, whole.header, sealed=whole.sealed)
-        self._whole = whole
-        self._calls = calls
+        super().__init__(whole)
+        self._paired = calls
 
-    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the calls ordered by rank, step and completion, by their new numbers."""
-        return [call for call in self._renumbered if step in {None, call.step} and rank in {None, call.rank}]
-
-    @property
-    def damage(self) -> tuple[str, ...]:
-        """What could not be read of the dump as it is."""
-        return self._whole.damage
-
-    @property
-    def altered(self) -> Mapping[tuple[int, int], str]:
-        """``(rank, step)`` of altered record files of the dump as it is."""
-        return self._whole.altered
-
-    @functools.cached_property
-    def _renumbered(self) -> list[Call]:
-        return [_renumber(call, self._calls.modules) for call in self._whole.calls()]
+    def _derive_calls(self) -> list[Call]:
+        """Return the calls by their new numbers."""
+        return [_renumber(call, self._paired.modules) for call in self.whole.calls()]
 
 
 def pair_model_calls(reference: Dump, target: Dump) -> ModelCalls:

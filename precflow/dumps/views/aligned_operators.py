@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from precflow.agent.contract import FORWARD
 from precflow.dumps.collectives import is_collective
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call
 from precflow.dumps.views.aligned_collectives import (
     Name,

@@ -20,8 +20,6 @@ process and in other bits than the first. Collectives have no partner either and
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import math
 import re
 from collections import defaultdict
@@ -40,10 +38,9 @@ from precflow.dumps.collectives import is_collective
 from precflow.dumps.digest import content_id
 from precflow.dumps.dtypes import is_floating
 from precflow.dumps.header import ContentEntries, ContentEntry
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
-from precflow.dumps.shards import Location
-from precflow.dumps.views.same_start import find_given, is_cut
+from precflow.dumps.views.derived import DerivedDump, Excerpt, MadeTensor
 from precflow.errors import DumpError
 
 Array = npt.NDArray[Any]
@@ -71,34 +68,9 @@ def join_ranks(reference: Dump, target: Dump) -> tuple[Dump, Dump]:
 
 def _leave_out_collectives(single: Dump) -> Dump:
     """Return the dump of a single process without the collectives of a group of one, which leave everything as it is."""
-    return WithoutCollectives(single) if any(map(is_collective, single.calls())) else single
-
-
-class WithoutCollectives(Dump):
-    """A dump of a single process without its collectives, as those of several ranks are left out too.
-
-    Args:
-        whole: The dump.
-    """
-
-    def __init__(self, whole: Dump) -> None:
-        super().__init__(whole.path, whole.header, sealed=whole.sealed)
-        self._kept = [call for call in whole.calls() if not is_collective(call)]
-        self._whole = whole
-
-    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the calls that are no collectives."""
-        return [call for call in self._kept if step in {None, call.step} and rank in {None, call.rank}]
-
-    @property
-    def damage(self) -> tuple[str, ...]:
-        """What could not be read of the dump as it is."""
-        return self._whole.damage
-
-    @property
-    def altered(self) -> Mapping[tuple[int, int], str]:
-        """``(rank, step)`` of altered record files of the dump as it is."""
-        return self._whole.altered
+    calls = single.calls()
+    kept = [call for call in calls if not is_collective(call)]
+    return Excerpt(single, kept) if len(kept) < len(calls) else single
 
 
 @dataclass(frozen=True)
@@ -106,13 +78,11 @@ class _Joined:
     """How a tensor is made of those of the ranks.
 
     Attributes:
-        parts: The records, by rank.
         axis: Axis that they are joined along; ``None`` for the mean over the ranks.
         divisor: What the result is divided by.
         dealt: How many samples each rank was dealt, one after the other in turn; empty if the parts are blocks.
     """
 
-    parts: tuple[Record, ...]
     axis: int | None
     divisor: int = 1
     dealt: _SIZES = ()
@@ -128,7 +98,7 @@ class _Joined:
         return joined if self.divisor == 1 else (joined.astype(np.float64) / self.divisor).astype(joined.dtype)
 
 
-class JoinedRanks(Dump):
+class JoinedRanks(DerivedDump):
     """A dump of several ranks with one call for those of all ranks.
 
     Args:
@@ -147,12 +117,9 @@ class JoinedRanks(Dump):
         self._dealt = batch.dealt
         self.parts = batch.parts
         header = replace(whole.header, sites_of_ranks={}, repeat=repeat, inputs=batch.inputs)
-        super().__init__(whole.path, header, sealed=whole.sealed)
-        self.given, self.is_cut = find_given(whole), is_cut(whole)
-        self._whole = whole
+        super().__init__(whole, header)
         self._single = single
         self._ranks = count_ranks(whole)
-        self._made: dict[str, _Joined] = {}  # mark of a record -> how its tensor is made
 
     def list_samples(self, step: int, rank: int) -> Array:
         """Return the numbers of the samples of the whole batch that a rank was given in a step."""
@@ -161,57 +128,11 @@ class JoinedRanks(Dump):
             return np.arange(rank, sum(sizes), len(sizes))
         return np.arange(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
-    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
+    def _derive_calls(self) -> list[Call]:
         """Return the calls of rank 0, with the tensors of all ranks, and those of other ranks that have no place in them."""
-        return [call for call in self._calls if step in {None, call.step} and rank in {None, call.rank}]
-
-    @property
-    def damage(self) -> tuple[str, ...]:
-        """What could not be read of the dump as it is."""
-        return self._whole.damage
-
-    @property
-    def altered(self) -> Mapping[tuple[int, int], str]:
-        """``(rank, step)`` of altered record files of the dump as it is."""
-        return self._whole.altered
-
-    def tensor(self, record: Record) -> Array:
-        """Return a record's tensor, made of those of all ranks.
-
-        Raises:
-            DumpError: It was not stored, or cannot be read.
-        """
-        joined = self._find_made(record)
-        return (
-            self._whole.tensor(record) if joined is None else joined.apply([self._whole.tensor(part) for part in joined.parts])
-        )
-
-    def view(self, record: Record) -> Array:
-        """Return what :meth:`tensor` returns; only the bytes of tensors that are not made here are left unchecked."""
-        return self._whole.view(record) if self._find_made(record) is None else self.tensor(record)
-
-    def gather(self, records: Sequence[Record]) -> npt.NDArray[np.uint8] | None:
-        """Return the bytes of small tensors together; ``None`` if one of them is made here."""
-        return None if any(self._find_made(record) for record in records) else self._whole.gather(records)
-
-    def locate(self, record: Record) -> Location | None:
-        """Return where a record's tensor lies; ``None`` for one that is made here."""
-        return self._whole.locate(record) if self._find_made(record) is None else None
-
-    def check(self, record: Record, found: str | None = None) -> None:
-        """Make sure that a record's tensor is the recorded one; what is made here was checked by :meth:`tensor`."""
-        if self._find_made(record) is None:
-            self._whole.check(record, found)
-
-    def _find_made(self, record: Record) -> _Joined | None:
-        self.calls()  # a record may come from another object of the same dump
-        return self._made.get(record.mark)
-
-    @functools.cached_property
-    def _calls(self) -> list[Call]:
         sizes = {record.identity: record.shape for call in self._single.calls() for record in (*call.inputs, *call.outputs)}
         of_ranks: dict[_Name, list[Call]] = defaultdict(list)
-        for call in self._whole.calls():
+        for call in self.whole.calls():
             if is_collective(call):
                 continue
             # Each parameter has a call of its own in gradient and optimizer, all of them with the name of their module.
@@ -267,21 +188,15 @@ class JoinedRanks(Dump):
             averaged = phase in {BACKWARD, GRADIENT} or not whole
             if same or not averaged or not is_floating(first.dtype):
                 return first
-            joined, shape = _Joined(tuple(records), None), whole
+            joined, shape = _Joined(None), whole
         else:
             axis = _find_axis(shapes, whole)
             if axis is None or (divisor > 1 and not is_floating(first.dtype)):
                 return first
             dealt = _find_dealt(shapes, axis, self.parts.get(first.identity.step, ())) if self._dealt else ()
-            joined, shape = _Joined(tuple(records), axis, divisor, dealt), whole
-        # With its name: of two records with equal bits, one may be stored and the other not.
-        text = f"{first.text} {[record.key for record in records]} {joined.axis} {joined.divisor} {joined.dealt}"
-        mark = f"made-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
-        self._made[mark] = joined
-        stored = all(record.stored and not record.part for record in records)
-        return msgspec.structs.replace(
-            first, shape=shape, content="", mark=mark, stored=stored, statistics=None, row_norms=None
-        )
+            joined, shape = _Joined(axis, divisor, dealt), whole
+        how = f"{joined.axis} {joined.divisor} {joined.dealt}"
+        return self._make(first, MadeTensor(tuple(records), joined.apply), shape, how)
 
 
 def _of_first(text: str) -> str:

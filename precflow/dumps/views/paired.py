@@ -15,27 +15,24 @@ computed when somebody asks for them; the dump itself is not changed.
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from precflow import keys
 from precflow.agent.contract import FORWARD, OUTSIDE, ROOT_MODULE, Identity, module_text
 from precflow.config.schema import PairingRule
 from precflow.dumps.header import ContentEntries, ContentEntry
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
-from precflow.dumps.shards import Location
 from precflow.dumps.views.aligned_operators import align_calls
 from precflow.dumps.views.derivation import Derivation
+from precflow.dumps.views.derived import DerivedDump, MadeTensor
 from precflow.dumps.views.joined_ranks import count_ranks, join_ranks
-from precflow.dumps.views.same_start import find_given, is_cut, see_same_start
+from precflow.dumps.views.same_start import see_same_start
 from precflow.errors import ConfigError
 
 NAME, SEQUENCE = "name", "sequence"
@@ -44,7 +41,7 @@ _OPERATOR = " / "
 Captured = tuple[str, ...]
 
 
-class PairedDump(Dump):
+class PairedDump(DerivedDump):
     """A dump whose calls have the names, and whose tensors have the parts, that the rules give them.
 
     Args:
@@ -56,65 +53,30 @@ class PairedDump(Dump):
     """
 
     def __init__(self, whole: Dump, rules: Sequence[PairingRule], side: str, reference: Dump | None = None) -> None:
-        super().__init__(whole.path, whole.header, sealed=whole.sealed)
-        self.given, self.is_cut = find_given(whole), is_cut(whole)
-        self._whole = whole
+        super().__init__(whole)
         self._rules = rules
         self._is_target = side == "target"
         self._reference = reference
-        self._made: dict[str, _MadeTensor] = {}  # key of a record -> how its tensor is made
 
     @functools.cached_property
     def pairing(self) -> Mapping[Identity, str]:
         """Identity of an output -> the rule that gave it its name or its tensor, as ``pairing.rules[0]``."""
         return self._paired[1]
 
-    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the calls by their new names, ordered by rank, step and completion.
+    def _derive_calls(self) -> list[Call]:
+        """Return the calls by their new names.
 
         Raises:
             ConfigError: A rule cannot be applied to a tensor that it matches.
         """
-        return [call for call in self._paired[0] if step in {None, call.step} and rank in {None, call.rank}]
-
-    def tensor(self, record: Record) -> npt.NDArray[Any]:
-        """Return a record's tensor, made of the recorded ones where a rule says so.
-
-        Raises:
-            DumpError: It was not stored, or cannot be read.
-        """
-        derived = self._find_made(record)
-        if derived is None:
-            return super().tensor(record)
-        return derived.derivation.apply([super(PairedDump, self).tensor(source) for source in derived.sources])
-
-    def view(self, record: Record) -> npt.NDArray[Any]:
-        """Return what :meth:`tensor` returns; only the bytes of tensors that no rule changes are left unchecked."""
-        return super().view(record) if self._find_made(record) is None else self.tensor(record)
-
-    def gather(self, records: Sequence[Record]) -> npt.NDArray[np.uint8] | None:
-        """Return the bytes of small tensors together; ``None`` if a rule makes one of them."""
-        return None if any(self._find_made(record) for record in records) else super().gather(records)
-
-    def locate(self, record: Record) -> Location | None:
-        """Return where a record's tensor lies; ``None`` for one that a rule makes."""
-        return super().locate(record) if self._find_made(record) is None else None
-
-    def check(self, record: Record, found: str | None = None) -> None:
-        """Make sure that a record's tensor is the recorded one; what a rule makes was checked by :meth:`tensor`."""
-        if self._find_made(record) is None:
-            super().check(record, found)
-
-    def _find_made(self, record: Record) -> _MadeTensor | None:
-        self.calls()  # a record may come from another object of the same dump
-        return self._made.get(record.mark)
+        return self._paired[0]
 
     @functools.cached_property
     def _paired(self) -> tuple[list[Call], Mapping[Identity, str]]:
         calls: list[Call] = []
         pairing: dict[Identity, str] = {}
         parts: dict[tuple[Any, ...], dict[int, Call]] = defaultdict(dict)  # of tensors that are joined
-        for call in self._whole.calls():
+        for call in self.whole.calls():
             matches = self._match(call)
             if not matches:
                 calls.append(call)
@@ -212,7 +174,7 @@ class PairedDump(Dump):
                 padding=rule.pad,
                 padded=self._reference_shapes.get(record.identity, ()) if rule.pad is not None else (),
             )
-            outputs.append(self._make(record, (source,), derivation, number))
+            outputs.append(self._make_by_rule(record, (source,), derivation, number))
         return msgspec.structs.replace(renamed, outputs=tuple(outputs))
 
     def _join(self, calls: Sequence[Call], number: int, captured: Captured) -> Call:
@@ -228,20 +190,20 @@ class PairedDump(Dump):
             derivation = Derivation(
                 axis=rule.axis, parts=len(calls), groups=rule.groups, permute=rule.permute, slices=rule.slices
             )
-            outputs.append(self._make(record, tuple(sources), derivation, number))
+            outputs.append(self._make_by_rule(record, tuple(sources), derivation, number))
         return msgspec.structs.replace(renamed, outputs=tuple(outputs))
 
     def _take_part(self, call: Call, numbers: Sequence[int]) -> Call:
         """Return a call of the reference with the part of its outputs that the target has, by the rule of each output."""
         outputs = [
-            self._make(record, (record,), Derivation(slices=self._rules[number].reference_slices), number)
+            self._make_by_rule(record, (record,), Derivation(slices=self._rules[number].reference_slices), number)
             if self._rules[number].index in {"", record.index}
             else record
             for number, record in zip(numbers, call.outputs, strict=True)
         ]
         return msgspec.structs.replace(call, outputs=tuple(outputs))
 
-    def _make(self, record: Record, sources: tuple[Record, ...], derivation: Derivation, number: int) -> Record:
+    def _make_by_rule(self, record: Record, sources: tuple[Record, ...], derivation: Derivation, number: int) -> Record:
         """Return a record whose tensor is made of others.
 
         Raises:
@@ -255,31 +217,12 @@ class PairedDump(Dump):
                 f"pairing.rules[{number}] cannot be applied to {sources[0].text}, shape {list(shapes[0])}: {error}",
                 next_step="narrow the rule: a pattern `module / operator`, `index` for one of several outputs, or `phase`",
             ) from error
-        text = f"{[source.key for source in sources]} {derivation}"
-        mark = f"made-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
-        self._made[mark] = _MadeTensor(sources, derivation)
-        return msgspec.structs.replace(
-            record,
-            shape=shape,
-            content="",
-            mark=mark,
-            stored=all(source.stored and not source.part for source in sources),
-            statistics=None,
-            row_norms=None,
-        )
+        return self._make(record, MadeTensor(sources, derivation.apply), shape, derivation)
 
     @functools.cached_property
     def _reference_shapes(self) -> Mapping[Identity, tuple[int, ...]]:
         calls = self._reference.calls() if self._reference is not None else []
         return {record.identity: record.shape for call in calls for record in call.outputs}
-
-
-@dataclass(frozen=True)
-class _MadeTensor:
-    """The records that a tensor is made of, and how."""
-
-    sources: tuple[Record, ...]
-    derivation: Derivation
 
 
 def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule], same: Sequence[str]) -> tuple[Dump, Dump]:

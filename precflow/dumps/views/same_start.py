@@ -19,10 +19,11 @@ from typing import NamedTuple
 from precflow.dumps.batches import NOTHING_GIVEN, Given, align_entries, compare_given
 from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.origins import Origins, parse_name
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call
 from precflow.dumps.starting_weights import align_weights, compare_weights
 from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, ModelCalls, RenumberedModelCalls, pair_model_calls
+from precflow.dumps.views.derived import DerivedDump
 
 INPUTS = "inputs"
 
@@ -39,7 +40,7 @@ class End(NamedTuple):
         return call.step < self.step or (call.step == self.step and call.rank == self.rank and call.order <= self.order)
 
 
-class SameStart(Dump):
+class SameStart(DerivedDump):
     """A dump with inputs that are seen as the other side's where they are the same, without the calls that other data reached.
 
     Args:
@@ -53,17 +54,15 @@ class SameStart(Dump):
     def __init__(
         self, whole: Dump, header: Header, given: Given, end: End | None = None, model_calls: ModelCalls = NOTHING_FURTHER
     ) -> None:
-        super().__init__(whole.path, header, sealed=whole.sealed)
-        self._whole = RenumberedModelCalls(whole, model_calls) if model_calls.modules else whole
+        super().__init__(RenumberedModelCalls(whole, model_calls) if model_calls.modules else whole, header)
         self.model_calls = model_calls
-        vars(self).update({name: value for name, value in vars(whole).items() if name not in vars(self)})  # what it has read
         self.given = given
         self.is_cut = end is not None
         self._end = end
 
-    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
-        """Return the calls before the end, ordered by rank, step and completion."""
-        calls = self._whole.calls(step=step, rank=rank)
+    def _derive_calls(self) -> list[Call]:
+        """Return the calls before the end."""
+        calls = self.whole.calls()
         return calls if self._end is None else [call for call in calls if self._end.keeps(call)]
 
 
@@ -105,17 +104,6 @@ def see_same_start(reference: Dump, target: Dump, same: Sequence[str]) -> tuple[
 
 def _pair_contents(here: Header, there: Header) -> list[tuple[ContentEntries, ContentEntries]]:
     return [(here.inputs, there.inputs), (here.weights, there.weights)]
-
-
-def find_given(dump: object) -> Given:
-    """Return what the models of both sides were given, as a dump that is seen through other views knows it."""
-    given = getattr(dump, "given", None)
-    return given if isinstance(given, Given) else NOTHING_GIVEN
-
-
-def is_cut(dump: object) -> bool:
-    """Tell whether a dump lacks the calls that other data reached."""
-    return bool(getattr(dump, "is_cut", False))
 
 
 def _find_end(dump: Dump, inputs: ContentEntries, given: Given, calls: ModelCalls) -> End | None:

@@ -3,51 +3,46 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import Identity
-from precflow.dumps.header import Header
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Array, Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
-from precflow.dumps.views.same_start import find_given, is_cut
+from precflow.dumps.views.derived import DerivedDump
 
 
-class TwoPasses:
-    """Acts as one dump with the calls and records of the first pass, and with tensors of the second pass where it has them.
+class TwoPasses(DerivedDump):
+    """One dump with the calls and records of the first pass, and with tensors of the second pass where it has them.
 
     A record of the first pass gets the tensor of the second if both have the same content id, and so the same bits. It also
     gets it if the first pass has no content id to compare: it kept only statistics, or did not read a weight.
 
     Args:
-        first: The dump of all records.
+        first: The dump of all records; header, statistics and sketches are its own.
         second: The dump of the suspect region.
     """
 
     def __init__(self, first: Dump, second: Dump) -> None:
-        self.first = first
-        self.given, self.is_cut = find_given(first), is_cut(first)
-        self.second = second
+        super().__init__(first)
+        self.first, self.second = first, second
 
-    @property
-    def header(self) -> Header:
-        """The header of the first pass; the second ran the same workload."""
-        return self.first.header
-
-    @property
-    def fills(self) -> tuple[float, ...] | None:
-        """The constants that the first pass counts as mask fills; ``None`` if its agent used another definition of fills."""
-        return self.first.fills
-
-    def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
+    def _derive_calls(self) -> list[Call]:
         """Return the calls of the first pass; records whose tensor the second pass has are marked as ``stored``."""
-        return [call for call in self._calls if step in (None, call.step) and rank in (None, call.rank)]
+        return [
+            msgspec.structs.replace(
+                call,
+                inputs=tuple(self._with_tensor(record) for record in call.inputs),
+                outputs=tuple(self._with_tensor(record) for record in call.outputs),
+            )
+            for call in self.first.calls()
+        ]
 
-    def tensor(self, record: Record) -> npt.NDArray[Any]:
+    def tensor(self, record: Record) -> Array:
         """Return a record's tensor.
 
         Raises:
@@ -55,6 +50,23 @@ class TwoPasses:
         """
         again = self._find_second(record)
         return self.first.tensor(record) if again is None else self.second.tensor(again)
+
+    def view(self, record: Record) -> Array:
+        """Return what :meth:`tensor` returns, but without checking the bytes; the caller checks them with :meth:`check`."""
+        again = self._find_second(record)
+        return self.first.view(record) if again is None else self.second.view(again)
+
+    def check(self, record: Record, found: str | None = None) -> None:
+        """Make sure that a record's tensor is the one that was recorded, in the pass that it is read from."""
+        again = self._find_second(record)
+        if again is None:
+            self.first.check(record, found)
+        else:
+            self.second.check(again, found)
+
+    def gather(self, records: Sequence[Record]) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of small tensors together; ``None`` if one of them is read from the second pass."""
+        return None if any(self._find_second(record) for record in records) else self.first.gather(records)
 
     def locate(self, record: Record) -> Location | None:
         """Return where a record's tensor lies, in a shard of either pass; ``None`` if none holds all of it.
@@ -65,24 +77,9 @@ class TwoPasses:
         again = self._find_second(record)
         return self.second.locate(record if again is None else again) or self.first.locate(record)
 
-    def sketch(self, record: Record) -> npt.NDArray[Any] | None:
-        """Return a record's sketch from the first pass."""
-        return self.first.sketch(record)
-
-    def rows(self, record: Record) -> npt.NDArray[Any] | None:
-        """Return the norms of a record's rows from the first pass."""
-        return self.first.rows(record)
-
-    @functools.cached_property
-    def _calls(self) -> list[Call]:
-        return [
-            msgspec.structs.replace(
-                call,
-                inputs=tuple(self._with_tensor(record) for record in call.inputs),
-                outputs=tuple(self._with_tensor(record) for record in call.outputs),
-            )
-            for call in self.first.calls()
-        ]
+    def verify(self) -> list[str]:
+        """Read every byte of both passes and return all problems, in words."""
+        return [*self.first.verify(), *self.second.verify()]
 
     def _with_tensor(self, record: Record) -> Record:
         stored = record.stored or self._find_second(record) is not None

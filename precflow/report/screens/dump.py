@@ -8,7 +8,7 @@ from typing import Any
 from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.lookup import FoundRecord, number_records
 from precflow.dumps.overview import Overview, describe_kept, find_complete_steps
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.report import wording
 from precflow.report.screens.paper import Paper, format_shape, format_size
 

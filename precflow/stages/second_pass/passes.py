@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.views.aligned_collectives import RenumberedCalls
 from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, RenumberedModelCalls
 from precflow.dumps.views.aligned_operators import align_calls, find_all_numbers
@@ -45,7 +45,7 @@ def latest(needs: Mapping[str, Path], name: str) -> Path:
     return needs.get(second(name)) or needs[name]
 
 
-def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump | TwoPasses, Dump | TwoPasses]:
+def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump, Dump]:
     """Return all evidence of reference and target, seen through the pairing rules of the recipe."""
     sides = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
     if not job.config.pairing.rules and count_ranks(sides[0]) == count_ranks(sides[1]):
@@ -56,18 +56,18 @@ def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump | TwoPasses, Du
             numbers = find_all_numbers(reference.calls(), target.calls())  # both passes of a side have the same numbers
             passes = (RenumberedCalls(part, numbers) for part in (target.first, target.second))
             return reference, TwoPasses(*passes) if numbers else target
-        if isinstance(reference, Dump):
+        if not isinstance(reference, TwoPasses):
             target = align_calls(reference, target)
         return reference, target
     return see_through_rules(sides[0], sides[1], job.config.pairing.rules, job.config.environment.same)
 
 
-def open_evidence(needs: Mapping[str, Path], side: str) -> Dump | TwoPasses:
+def open_evidence(needs: Mapping[str, Path], side: str) -> Dump:
     """Return all evidence of a side: its dump, with the tensors of the second pass if there was one."""
     return _add_second_pass(needs, side, open_dump(needs[f"dump.{side}"]))
 
 
-def _add_second_pass(needs: Mapping[str, Path], side: str, first: Dump) -> Dump | TwoPasses:
+def _add_second_pass(needs: Mapping[str, Path], side: str, first: Dump) -> Dump:
     again = needs.get(second(f"dump.{side}"))
     if again is None:
         return first

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from precflow.agent.capture.collectives import NAMES
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 pytestmark = pytest.mark.xdist_group("collectives")  # ranks of each part are started once for all tests
 SCRIPT = Path(__file__).parent / "collecting.py"
@@ -51,7 +51,7 @@ def trained(recorded):
 
 
 def collectives(folder, part, rank, step=0, phase="forward"):
-    calls = Dump.open(folder / part).calls(step=step, rank=rank)
+    calls = read_dump(folder / part).calls(step=step, rank=rank)
     return [call for call in calls if call.operator in NAMES.values() and call.phase == phase]
 
 
@@ -95,7 +95,7 @@ def test_what_one_rank_sends_the_other_receives(called):
 
 
 def test_data_flows_through_them(called):
-    calls = {call.order: call for call in Dump.open(called / "calls").calls(step=0, rank=0)}
+    calls = {call.order: call for call in read_dump(called / "calls").calls(step=0, rank=0)}
     readers = {call.operator: call for call in calls.values()}
     for operator, source in (("tanh", "all_reduce"), ("relu", "reduce_scatter_tensor"), ("exp", "all_to_all_single")):
         order, _ = readers[operator].inputs[0].source
@@ -103,7 +103,7 @@ def test_data_flows_through_them(called):
 
 
 def test_an_asynchronous_one_is_written_where_its_result_is_read_first(called):
-    calls = Dump.open(called / "calls").calls(step=0, rank=0)
+    calls = read_dump(called / "calls").calls(step=0, rank=0)
     names = [call.operator for call in calls]
     add = next(call for call in calls if call.operator == "add")
     assert names[add.order - 1] == "all_reduce"

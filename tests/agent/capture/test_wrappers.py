@@ -7,7 +7,7 @@ from torch import nn
 
 import precflow
 from precflow.agent.capture.wrappers import find_boundary, is_compiled, unwrap
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.report import ci, html, junit, markdown, result_json
 from precflow.stages.two_dumps import compare_dumps
 
@@ -101,7 +101,7 @@ def test_compiled_code_computes_the_same_bits_and_is_recorded_at_its_boundary(tm
     recorded = train(compiled_in(way), tmp_path / "dump", level=["module", "api", "operator"])
     assert all(map(torch.equal, plain, recorded))
     assert dict(torch._dynamo.utils.counters["graph_break"]) == before, "nothing of ours was traced"
-    dump = Dump.open(tmp_path / "dump")
+    dump = read_dump(tmp_path / "dump")
     forward = [call for call in dump.calls() if call.phase == "forward" and call.module != "(outside)"]
     assert {call.module for call in forward if not call.operator} == modules
     assert {call.module for call in forward if call.compiled} == unseen.keys()
@@ -119,7 +119,7 @@ def test_functions_that_are_compiled_are_named_and_have_none_of_our_code_inside(
     recorded = train(compiled_in("function"), tmp_path / "dump", level=["module", "api", "operator"])
     assert dict(torch._dynamo.utils.counters["graph_break"]) == before, "nothing of ours was traced"
     assert all(map(torch.equal, plain, recorded))
-    assert Dump.open(tmp_path / "dump").header.compiled.unseen == {"function scale": 0}
+    assert read_dump(tmp_path / "dump").header.compiled.unseen == {"function scale": 0}
 
 
 @pytest.mark.parametrize("way", ["whole", "in place", "block", "parallel"])
@@ -127,7 +127,7 @@ def test_compiled_code_that_runs_as_it_was_written_has_the_records_of_a_plain_mo
     train(Net(), tmp_path / "plain")
     net = compiled_in(way)
     train(net, tmp_path / "eager", compiled="eager")
-    plain, eager = (Dump.open(tmp_path / name) for name in ("plain", "eager"))
+    plain, eager = (read_dump(tmp_path / name) for name in ("plain", "eager"))
     assert names(eager) == names(plain)
     assert eager.header.compiled.unseen == {}
     assert eager.header.compiled.eager == (("block",) if way == "block" else ("",))
@@ -143,7 +143,7 @@ def test_what_was_not_seen_stands_beside_the_verdict(tmp_path):
     for name in ("one", "other"):
         train(compiled_in("block"), tmp_path / name)
     text = "compiled code on both sides: 2 modules inside 1 compiled module could not be seen (block)"
-    model = compare_dumps(*(Dump.open(tmp_path / name) for name in ("one", "other")), command="")
+    model = compare_dumps(*(read_dump(tmp_path / name) for name in ("one", "other")), command="")
     assert model.verdict.verdict == "aligned"
     assert text in " ".join(precflow.compare(tmp_path / "one", tmp_path / "other").summary.split())
     assert "unseen=compiled" in ci.format_outcome(model, report_path="")

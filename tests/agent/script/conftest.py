@@ -23,7 +23,7 @@ from precflow.agent.events import Events
 from precflow.agent.failures import AgentError
 from precflow.agent.script import dump  # noqa: F401  of each process, and a second's work there
 from precflow.agent.session import environment
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PHASES = ["forward", "backward", "gradient", "optimizer"]
@@ -190,7 +190,7 @@ def watch_in(place):
             log=log.read_text(),
             error=json.loads(lines[-1]) if code == 2 else None,
             folder=output,
-            dump=Dump.open(output, allow_unsealed=True) if any(output.glob("rank*/step*")) else None,
+            dump=read_dump(output, allow_unsealed=True) if any(output.glob("rank*/step*")) else None,
             printed=(output / "output.log").read_text() if (output / "output.log").exists() else "",
             wrote=json.loads(result.read_text()) if result.exists() else None,
         )

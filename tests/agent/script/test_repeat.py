@@ -3,7 +3,7 @@
 import pytest
 
 from precflow.config.composition import compose
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import ConfigError
 from precflow.run.jobs import make_job
 from precflow.stages import dump as stage
@@ -67,7 +67,7 @@ def test_each_run_is_asked_for_by_itself(script, watch, tmp_path, monkeypatch, w
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["rank0"]
     if "determinism.observer=checked" in words:
         assert [request["action"] for request in asked] == ["plain", "dump"]
-        assert Dump.open(folder).header.observer.checked
+        assert read_dump(folder).header.observer.checked
     else:
         assert [request["capture"]["detail"] for request in asked] == (["digest"] * (len(ways) > 1) + ["sketch"]) * max(
             len(ways) // 2, 1

@@ -9,7 +9,7 @@ from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
 from precflow.agent.session.given_choices import GivenChoices
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 SCORES = torch.tensor([[0.3, 0.2473, 0.2474], [0.1, 0.5, 0.4]])
 TOPK = "(model)/topk.0/forward.output.1"
@@ -42,7 +42,7 @@ def choose(tmp_path):
         with Recorder(writer, levels=levels, substitute=choices.substitute).watch(model):
             returned = model(scores)
         writer.seal({"side": "target", "dtype": "float32"})
-        return returned, Dump.open(folder), choices
+        return returned, read_dump(folder), choices
 
     return run
 

@@ -13,7 +13,7 @@ from precflow.agent.devices.cpu import Cpu
 from precflow.agent.failures import AgentError
 from precflow.agent.session.dump import dump
 from precflow.agent.session.noise import noise
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 pytestmark = pytest.mark.usefixtures("restored", "forgotten")
 TRAINED = {
@@ -38,8 +38,8 @@ def made(asked, events, tmp_path):
         noise(requests.parse(asking), Cpu(), torch.device("cpu"), events)
         facts = json.loads((output / "noise.json").read_text())
         return facts, {
-            "reference": Dump.open(folder),
-            **{name: Dump.open(output / name) for name in NOISES if not facts["problem"]},
+            "reference": read_dump(folder),
+            **{name: read_dump(output / name) for name in NOISES if not facts["problem"]},
         }
 
     return run

@@ -11,7 +11,7 @@ from precflow.agent import request as requests
 from precflow.agent.devices.cpu import Cpu
 from precflow.agent.failures import AgentError
 from precflow.agent.session.whatif import whatif
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 pytestmark = pytest.mark.usefixtures("restored", "forgotten")
 NORM = "norm/layer_norm.0/forward.output.0"
@@ -30,7 +30,7 @@ def made(asked, events, tmp_path):
         asking = asked(action="whatif", determinism={"repeat": False}, output=str(output), arms=[UNCHANGED, *arms], **changes)
         whatif(requests.parse(asking), Cpu(), torch.device("cpu"), events)
         facts = json.loads((output / "whatif.json").read_text())["arms"]
-        return facts, {name: Dump.open(output / name) for name, arm in facts.items() if not arm["problem"]}
+        return facts, {name: read_dump(output / name) for name, arm in facts.items() if not arm["problem"]}
 
     return run
 

@@ -3,7 +3,7 @@ import pytest
 
 from precflow.comparison.detail.record import compare_inputs, examine_record
 from precflow.dumps import lookup
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -17,7 +17,7 @@ def both(build):
         for number, side in enumerate(("reference", "target")):
             made = build(side, side=side)
             fill(made, number)
-            dumps.append(Dump.open(made.write()))
+            dumps.append(read_dump(made.write()))
         return dumps
 
     return write

@@ -8,7 +8,7 @@ import pytest
 from precflow.comparison import batches as batching
 from precflow.comparison.reading import Reading
 from precflow.comparison.user_metrics import DeclaredMetrics
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 METRICS = """
 import time
@@ -50,7 +50,7 @@ def sides(build, monkeypatch):
     data = bytearray(shard.read_bytes())
     data[-9] ^= 1
     shard.write_bytes(data)
-    return [Dump.open(folder) for folder in folders]
+    return [read_dump(folder) for folder in folders]
 
 
 @pytest.fixture

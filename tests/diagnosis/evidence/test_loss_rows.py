@@ -7,7 +7,7 @@ from torch.nn import functional
 
 import precflow
 from precflow.diagnosis.evidence import loss_rows
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def compare(tmp_path):
         model, x = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 11)).to(dtype), torch.randn(2, 12, 8)
         with precflow.capture(model, tmp_path / name, detail="tensors", phase=("forward", "backward")):
             (functional.cross_entropy(model(x.to(dtype)).flatten(0, 1), labels.flatten()) * scale).backward()
-        return Dump.open(tmp_path / name)
+        return read_dump(tmp_path / name)
 
     def run(ignored=(), *, on_reference=(), dtype=torch.float32, scale=1.0):
         plain = torch.randint(0, 11, (2, 12), generator=torch.Generator().manual_seed(2))

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 import precflow
 from precflow.diagnosis.evidence.micro_batches import gather
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 TOKENS = (12, 3)
 
@@ -23,7 +23,7 @@ def record(folder, side, *, own, detail="sketch"):
             loss = functional.cross_entropy(net(ids).flatten(0, 1), labels, reduction="sum", ignore_index=-100)
             (loss / (count * len(TOKENS) if own else sum(TOKENS))).backward()
         recording.step()
-    return Dump.open(folder / side)
+    return read_dump(folder / side)
 
 
 @pytest.mark.parametrize("detail", ["sketch", "tensors"])

@@ -13,7 +13,7 @@ from precflow.agent.replay.evaluate import evaluate
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.gradients.alternatives import choose_alternative
 from precflow.diagnosis.introduced import IntroducedError
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.errors import SideError
 from precflow.stages.introduced import explain_gradients
 
@@ -80,7 +80,7 @@ def record(folder, change):
     phases = ("forward", "backward", "gradient")
     with precflow.capture(model, folder, level=("module", "api"), detail="tensors", phase=phases):
         model(x).square().mean().backward()
-    return Dump.open(folder)
+    return read_dump(folder)
 
 
 def evaluate_here(folder):

@@ -8,7 +8,7 @@ from evaluated import evaluate_pair
 from torch.nn import functional
 
 import precflow
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 
 def scale_leaving(factor, module, given, made):
@@ -99,7 +99,7 @@ def judge(tmp_path):
             torch.autocast("cpu", torch.bfloat16, enabled=autocast),
         ):
             model(tokens).float().square().mean().backward()
-        return Dump.open(tmp_path / name)
+        return read_dump(tmp_path / name)
 
     def run(wrong=None, dtype=torch.float32, on_both=None, *, autocast=False, **target):
         both = on_both or {}

@@ -9,7 +9,7 @@ from precflow.diagnosis.evidence import in_place
 from precflow.diagnosis.evidence.tensors import observe
 from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.gradients.linear import add_products
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 
 @pytest.fixture
@@ -99,5 +99,5 @@ def test_what_was_not_kept_gives_no_product(tmp_path):
     assert gather(reference, target, *GRADIENTS[0])[0].product is not None
     for shard in (tmp_path / "target").rglob("*.safetensors"):
         shard.unlink()
-    target = Dump.open(tmp_path / "target")
+    target = read_dump(tmp_path / "target")
     assert gather(reference, target, *GRADIENTS[0])[0].product is None

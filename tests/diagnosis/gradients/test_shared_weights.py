@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import precflow
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -94,7 +94,7 @@ def judge(tmp_path):
         phases, levels = ("forward", "backward", "gradient"), ("module", "api")
         with precflow.capture(model, tmp_path / name, level=levels, detail="tensors", phase=phases), on_chip:
             model(tokens).float().square().mean().mul(64).backward()
-        return Dump.open(tmp_path / name)
+        return read_dump(tmp_path / name)
 
     def run(kind, dtype, change=None, on_chip=None):
         reference = record("reference", kind, dtype, None, torch.enable_grad())

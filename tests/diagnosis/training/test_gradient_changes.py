@@ -5,7 +5,7 @@ from torch import nn
 import precflow
 from precflow.diagnosis.training.gradient_changes import find_gradient_changes
 from precflow.diagnosis.training.phases import describe_phases
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.stages.two_dumps import compare_dumps
 
 GUILTY_SCRIPT = "data, forward, loss, backward aligned · optimizer misaligned, starts here"
@@ -30,7 +30,7 @@ def record(folder, change, *, micro_batches=1, penalty=False, phase=None):
             (output.argmax(1) == labels).float().mean()
             optimizer.step()
             recording.step()
-    return Dump.open(folder)
+    return read_dump(folder)
 
 
 def multiply(factor):

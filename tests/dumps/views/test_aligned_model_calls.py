@@ -6,7 +6,7 @@ from torch import nn
 
 import precflow
 from precflow.dumps.batches import CALLS
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, pair_model_calls
 from precflow.dumps.views.same_start import find_given, see_same_start
 from precflow.stages.two_dumps import compare_dumps
@@ -51,7 +51,7 @@ def both(tmp_path):
                             model(each)
                 optimizer.step()
                 recording.step()
-            dumps.append(Dump.open(tmp_path / side))
+            dumps.append(read_dump(tmp_path / side))
         return dumps
 
     return record

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import precflow
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.views.aligned_operators import find_operator_numbers
 from precflow.stages.two_dumps import compare_dumps
 
@@ -41,7 +41,7 @@ def record(tmp_path):
             ):
                 model(torch.randn(4, 16, generator=torch.Generator().manual_seed(1)))
                 recording.step()
-            dumps.append(Dump.open(where))
+            dumps.append(read_dump(where))
         return dumps
 
     return run

@@ -8,7 +8,7 @@ from precflow.agent.contract import FORWARD
 from precflow.agent.dump.writer import Writer
 from precflow.agent.measure.content_id import content_id, dtype_name
 from precflow.comparison.compare import compare
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.views.joined_ranks import JoinedRanks, count_ranks, join_ranks
 from precflow.environment.reproduction import find_blockers
 
@@ -33,7 +33,7 @@ def write(tmp_path):
         for writer in writers[1:]:
             writer.finish()
         writers[0].seal({"side": "target", "dtype": "float32"}, ranks=range(1, len(ranks)))
-        return Dump.open(folder)
+        return read_dump(folder)
 
     return make
 

@@ -8,7 +8,7 @@ from torch import nn
 import precflow
 from precflow.comparison.compare import compare
 from precflow.config.schema import PairingRule
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.views.derivation import Derivation
 from precflow.dumps.views.paired import fill_pattern, match_text, see_through_rules
 from precflow.errors import ConfigError
@@ -55,7 +55,7 @@ def record(tmp_path):
             output = model(given)
             if options.get("optimizer"):
                 output.backward()
-        return Dump.open(tmp_path / name)
+        return read_dump(tmp_path / name)
 
     return make
 

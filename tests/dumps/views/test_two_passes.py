@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.views.two_passes import TwoPasses, count_unknown, find_unrepeated
 from precflow.errors import DumpError
 
@@ -18,7 +18,7 @@ def passes(build):
         first, again = build("first"), build("second")
         first.call("fc1", "linear", [ONE], [THREE], store=False).call("fc2", "linear", [TWO], [ONE], store=False)
         again.call("fc2", "linear", [second], [ONE])
-        return Dump.open(first.write()), Dump.open(again.write())
+        return read_dump(first.write()), read_dump(again.write())
 
     return make
 
@@ -69,7 +69,7 @@ def marked(build):
     first.call("fc1", "linear", [ONE], store=False).call("fc2", "linear", [TWO], [ONE], store=False)
     first.lines[0, 0][1]["outputs"][0].update(content="", mark="5" * 32, statistics=[2, 2, 12, 24, 0, 0, 0, 0, 0, 0])
     again.call("fc2", "linear", [THREE], [ONE])
-    return Dump.open(first.write()), Dump.open(again.write())
+    return read_dump(first.write()), read_dump(again.write())
 
 
 def test_a_tensor_stands_for_a_record_whose_bits_nobody_knows(marked):
@@ -93,7 +93,7 @@ def with_weight(build):
     for made in (first, again):
         made.lines[0, 0][0]["inputs"][1].update(weight="fc2.weight")
     first.lines[0, 0][0]["inputs"][1].update(content="")
-    return Dump.open(first.write()), Dump.open(again.write())
+    return read_dump(first.write()), read_dump(again.write())
 
 
 def test_a_weight_that_the_first_pass_did_not_read_is_no_record_that_changed(with_weight):

@@ -3,14 +3,14 @@ import pytest
 
 from precflow.comparison.detail.description import describe
 from precflow.dumps import lookup
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.records import Statistics
 from precflow.report.screens.paper import Paper
 from precflow.report.screens.record import RecordView, describe_elements, draw_histogram, show_record, write_statistics
 
 
 def test_a_record_that_came_from_outside(build):
-    dump = Dump.open(build().call("a", "linear", [np.ones(3)], [np.ones(3)], compiled=True).write())
+    dump = read_dump(build().call("a", "linear", [np.ones(3)], [np.ones(3)], compiled=True).write())
     given, made = lookup.list_records(dump)
     shown = show_record(RecordView(given, given.text, None, (), "kept", problem="torn")).render()
     assert "source      outside: no recorded call made it" in shown

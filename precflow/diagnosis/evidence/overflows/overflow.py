@@ -13,9 +13,9 @@ from typing import Any
 from precflow.agent.contract import parse_identity
 from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.comparison.measure import Measure
-from precflow.diagnosis.evidence.tensors import Readable
 from precflow.diagnosis.nodes import CallKey, key_of
 from precflow.dumps.dtypes import real_part
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record, Statistics
 from precflow.errors import DumpError
 
@@ -49,7 +49,7 @@ class Producer:
         return f"{self.name}: {_WORDS[self.kind].format(self.count)}"
 
 
-def trace_sides(reference: Readable, target: Readable, measures: Sequence[Measure]) -> tuple[OverflowTrace, OverflowTrace]:
+def trace_sides(reference: Dump, target: Dump, measures: Sequence[Measure]) -> tuple[OverflowTrace, OverflowTrace]:
     """Return what both sides hold that is not an ordinary number.
 
     Args:
@@ -96,7 +96,7 @@ class OverflowTrace:
         calls: By rank, step and order.
     """
 
-    def __init__(self, dump: Readable, suspicious: set[str], *, most: int | None = None) -> None:
+    def __init__(self, dump: Dump, suspicious: set[str], *, most: int | None = None) -> None:
         self._dump = dump
         self._suspicious = suspicious
         self._modules = {parse_identity(record).module for record in suspicious}

@@ -17,7 +17,7 @@ from precflow.diagnosis.advice.rules import advise
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.evidence.overflows.skipped_steps import NOTHING, SkippedSteps, find_skipped_steps
 from precflow.diagnosis.localize import localize
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.stages.determinism import reproduce
 from precflow.stages.judge import judge_pair
 from precflow.stages.two_dumps import make_job
@@ -115,7 +115,7 @@ def trained(tmp_path_factory, plain_header):
                 scaler.step(optimizer)
                 scaler.update()
         writer.seal({**plain_header, "side": side, "sites": recorder.sites})
-        return Dump.open(folder)
+        return read_dump(folder)
 
     return record
 

@@ -1,4 +1,4 @@
-"""Reads a dump for the judge: header, calls and tensors. Damage is reported, and damaged data is never used as evidence."""
+"""precflow's own format: a folder with ``dump.json``. Damage is reported, and damaged data is never used as evidence."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from precflow.agent import intake
 from precflow.agent.contract import ERROR_FILE, FILLS_VERSION, HEADER_FILE
 from precflow.dumps import header as headers
 from precflow.dumps.dtypes import FLOATS, real_part
+from precflow.dumps.formats import Format
 from precflow.dumps.header import Header
 from precflow.dumps.layout import rank_and_step_of, step_folders
 from precflow.dumps.record_files import read_records
@@ -24,10 +25,8 @@ from precflow.dumps.unfinished import UnfinishedSteps, read_steps
 from precflow.errors import DumpError
 
 
-class Dump:
+class OwnDump:
     """The dump of one side, a folder that an agent wrote; read-only, and safe to use from several threads.
-
-    Make it with :meth:`Dump.open`.
 
     Attributes:
         path: The folder.
@@ -39,38 +38,6 @@ class Dump:
         self.path = path
         self.header = header
         self.sealed = sealed
-
-    @classmethod
-    def open(cls, path: Path, *, allow_unsealed: bool = False) -> Dump:
-        """Open a dump. Only the header is read; records and tensors are read when they are asked for.
-
-        Args:
-            path: The folder.
-            allow_unsealed: Accept a dump whose writer was stopped; what is intact in it can be read.
-
-        Raises:
-            DumpError: There is no dump, it was never sealed, or its header is not usable.
-        """
-        try:
-            # Listing the folder raises an error if it is missing or may not be read; `exists` alone would just be False.
-            next(path.iterdir(), None)
-            header_is_there = (path / HEADER_FILE).exists()
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            raise DumpError(f"there is no dump at {path}: expected a folder with {HEADER_FILE}") from None
-        except OSError as error:
-            raise DumpError(
-                f"{path} cannot be read: {error.strerror}", next_step="give yourself the right to read it, and all below it"
-            ) from error
-        if header_is_there:
-            return cls(path, headers.read(path / HEADER_FILE), sealed=True)
-        if not allow_unsealed:
-            raise _read_unfinished(path)
-        if not step_folders(path):
-            raise DumpError(
-                f"there is no dump in {path}: expected {HEADER_FILE} and rank*/step*",
-                next_step=f"give the folder that holds {HEADER_FILE}, or run this side again",
-            )
-        return cls(path, Header(), sealed=False)
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
         """Return the calls ordered by rank, step and completion, optionally only those of one step or rank."""
@@ -251,6 +218,45 @@ class Dump:
         """Return the names of files of one kind by rank, step and name."""
         names = [name for name in self._steps.files if name.endswith(suffix)]
         return sorted(names, key=lambda name: (rank_and_step_of(name) or (-1, -1), name))
+
+
+def open_own(path: Path, *, allow_unsealed: bool) -> OwnDump:
+    """Open a dump. Only the header is read; records and tensors are read when they are asked for.
+
+    Raises:
+        DumpError: There is no dump, it was never sealed, or its header is not usable.
+    """
+    try:
+        # Listing the folder raises an error if it is missing or may not be read; `exists` alone would just be False.
+        next(path.iterdir(), None)
+        header_is_there = (path / HEADER_FILE).exists()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise DumpError(f"there is no dump at {path}: expected a folder with {HEADER_FILE}") from None
+    except OSError as error:
+        raise DumpError(
+            f"{path} cannot be read: {error.strerror}", next_step="give yourself the right to read it, and all below it"
+        ) from error
+    if header_is_there:
+        return OwnDump(path, headers.read(path / HEADER_FILE), sealed=True)
+    if not allow_unsealed:
+        raise _read_unfinished(path)
+    if not step_folders(path):
+        raise DumpError(
+            f"there is no dump in {path}: expected {HEADER_FILE} and rank*/step*",
+            next_step=f"give the folder that holds {HEADER_FILE}, or run this side again",
+        )
+    return OwnDump(path, Header(), sealed=False)
+
+
+def is_own(path: Path) -> bool:
+    """Tell whether there is a dump of precflow at a path, finished or not."""
+    try:
+        return (path / HEADER_FILE).exists() or (path / ERROR_FILE).exists() or bool(step_folders(path))
+    except (OSError, ValueError):
+        return False
+
+
+FORMAT = Format("precflow", 0, is_own, open_own)
 
 
 def find_contradictions(header: Header, calls: Sequence[Call]) -> list[str]:
