@@ -155,8 +155,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the verdict, the first finding, and the worst records."""
+        from precflow.numbers import factor, number
         from precflow.report.highlights import importance
-        from precflow.report.wording import factor, number
 
         def cell(text: str) -> str:
             """Return a cell whose text is no markup."""

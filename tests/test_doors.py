@@ -1,9 +1,9 @@
 """The same two dumps by every door: the verb, the function and the recipe say the same, down to each record and finding."""
 
-import importlib.util
 import json
 from pathlib import Path
 
+import dump_builder as builder
 import numpy as np
 import pytest
 import torch
@@ -19,9 +19,6 @@ from precflow.run.runner import run
 from precflow.stages import introduced
 from precflow.stages.two_dumps import make_job
 
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parent / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 # What a run has and two dumps without a recipe do not: its name, its stages, and which metrics its tables show first.
 _OF_A_RUN = {"recipe", "title", "run", "finished", "seconds", "command", "stages", "recipe_yaml", "columns", "rows"}
 

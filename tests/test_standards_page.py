@@ -43,7 +43,7 @@ def _describe_deviation(limit):
     if limit.absolute is not None:
         yield f"less than {limit.absolute:g}"
     if limit.relative is not None:
-        yield f"less than {limit.relative:.3g} of the reference's"
+        yield f"less than {100 * limit.relative:.3g} % of the reference"
 
 
 @pytest.mark.parametrize("name", names())

@@ -171,7 +171,7 @@ class Builder:
             shown = ", ".join(word for word in words if word)
             meant = MEANT.get((field, _BOOLEANS[value.casefold()])) if value.casefold() in _BOOLEANS else ""
             if meant:
-                return self.say(path, f"`{value}` is a boolean for YAML, and no word here. Use {meant} (one of {shown})")
+                return self.say(path, f"YAML reads `{value}` as a boolean. Use {meant} (one of {shown})")
             return self.say(path, f"{_shorten(value)} is not one of {shown}.{did_you_mean(value, filter(None, words))}")
         return value
 

@@ -314,7 +314,7 @@ def _check_whatif(config: RunConfig) -> PathProblems:
     for number, word in enumerate(config.whatif):
         if word not in known:
             hint = did_you_mean(word, known) or f" There are {', '.join(whatifs.WORDS)} and those of  precflow ls whatif"
-            yield ("whatif", str(number)), f"`{word}` is no what-if, and no rule that one confirms.{hint}"
+            yield ("whatif", str(number)), f"unknown what-if or rule `{word}`.{hint}"
         elif word == whatifs.REFERENCE_CHOICE and max(config.reference.ranks, config.target.ranks) > 1:
             yield ("whatif", str(number)), f"`{word}` is for sides of one process, and one has several ranks"
         elif word == whatifs.REFERENCE_CHOICE and config.determinism.observer == CHECKED:

@@ -142,9 +142,9 @@ def _hold_deviation(
     absolute, relative = widened
     asked = [
         *([f"{absolute:.3g}"] if absolute is not None else []),
-        *([f"{relative:.3g} of the reference's"] if relative is not None else []),
+        *([f"{100 * relative:.3g} % of the reference"] if relative is not None else []),
     ]
-    difference = f"{found[0]:.3g} ({found[1]:.3g} of the reference's)"
+    difference = f"{found[0]:.3g} ({100 * found[1]:.3g} % of the reference)"
     failure = f"{what} differs by {difference}; it has to differ by less than {' or '.join(asked)}"
     return Held(failed=(failure,), notes=tuple(notes))
 

@@ -378,7 +378,7 @@ def _write_notes(  # noqa: PLR0913, PLR0917  what was found, each once at its on
     cleared: Collection[str],
     left_out: int,
 ) -> list[str]:
-    notes = [f"{text} introduce an error of their own: a fault of the kind, not of a place" for text in classes.values()]
+    notes = [f"{text} introduce an error of their own: the kind is at fault, not a place" for text in classes.values()]
     reduced = [name for name, one in by_call.items() if one.note]
     if reduced:
         first = by_call[reduced[0]].note

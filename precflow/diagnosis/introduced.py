@@ -40,6 +40,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from precflow.judgement import lines
+from precflow.numbers import number
 
 MATMUL, MOVEMENT, RANDOM, PARTS, REDUCTION = "matmul", "movement", "random", "parts", "reduction"
 _ADDING = frozenset({MATMUL, REDUCTION})  # a chip may round their partial sums, or cut them off
@@ -204,8 +205,8 @@ class IntroducedError:
             return f"at its own inputs its worst row is off by {self.rho:.3g} times what the reference's worst row is"
         if self.measure == "rho":
             return (
-                f"at its own inputs its error against float64 is {self.eta_target:.2g},"
-                f" {self.rho:.3g} times what the reference shows at its own"
+                f"given its own inputs, it is {number(100 * self.eta_target)} % off float64;"
+                f" the reference, given its own, is {number(self.rho)} times closer"
             )
         kind = "follows the values" if self.is_systematic else "looks like more rounding inside"
         return (
@@ -345,7 +346,7 @@ def _judge_residue(
 
 
 def _judge_sums(evaluated: Evaluated, reference: SideNumbers, target: SideNumbers) -> Iterable[IntroducedError]:
-    """Yield what the size of the error of what adds up says in 16 bits.
+    """Judge sums in 16 bits by the size of their error.
 
     The error is scaled by what is added up, which hides a wrong row or element; and variance and largest element say nothing,
     because partial sums may be rounded. So it is held to what rounded partial sums are off by at the same inputs, where that is

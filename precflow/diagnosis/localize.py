@@ -39,6 +39,7 @@ from precflow.dumps.protocol import Dump
 from precflow.judgement import lines
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
+from precflow.numbers import plural
 
 _EQUAL = "its inputs are equal bit for bit"
 
@@ -427,14 +428,18 @@ def _write_notes(
     if len(failing) > lost and not search.rank():
         notes.append("no failing record introduces its error by the graph: the first in execution order is shown")
     if search.drifting:
-        notes.append(f"{search.drifting} records fail again by an error that was below its limit in between")
+        notes.append(
+            f"{plural(search.drifting, 'record fails', 'records fail')} again by an error that was below its limit in between"
+        )
     if search.ordered:
         notes.append(
-            f"{search.ordered} failing records have no recorded maker: what failed before them in the same backward pass counts"
-            " as their cause"
+            f"{plural(search.ordered, 'failing record')}: unknown which call made {'it' if search.ordered == 1 else 'them'};"
+            " what failed before in the same backward pass counts as the cause"
         )
     if lost:
         notes.append(f"{lost} failing records belong to no call that can be read on the reference")
     if search.guessed and suspects:
-        notes.append(f"{search.guessed} edges of the graph are missing and were taken from execution order")
+        notes.append(
+            f"{plural(search.guessed, 'link')} between calls {'was' if search.guessed == 1 else 'were'} guessed from call order"
+        )
     return notes

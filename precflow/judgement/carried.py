@@ -1,4 +1,4 @@
-"""The coarsest element type that a record's values went through on the reference: behind bfloat16, float32 is no finer.
+"""The coarsest element type that a record's values went through on the reference: a float32 cast from bfloat16 is as coarse.
 
 Under autocast a model has weights, sums and gradients in float32, and matrix products in bfloat16 between them. A float32
 record behind such a product is as exact as bfloat16, whatever type holds it. Where its noise floor was measured, the floor

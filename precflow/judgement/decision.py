@@ -274,7 +274,7 @@ def _decide_by_limits(
     undecided = [use for use in uses if use.is_undecided]
     if unavailable or undecided:
         reasons = [describe_undecided(use, measure) for use in undecided]
-        reasons += [f"{condition.metric} cannot be had: {measure.absent[condition.metric]}" for condition in unavailable]
+        reasons += [f"{condition.metric} is unavailable: {measure.absent[condition.metric]}" for condition in unavailable]
         return Decision(replace(_pass_by_tightest(measure, undecided), status="undecided", reason="; ".join(reasons)))
     dtype = deciding_dtype(measure, terms)
     # A limit that nothing plausible could fail proves nothing by passing. A record with such limits alone counts as blind.

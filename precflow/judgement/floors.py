@@ -340,7 +340,7 @@ def _measure_carried(carried: _Carried) -> float:
 
 
 def _carry_elements(size: float, read: Iterable[_Stepped], arriving: Iterable[_Carried]) -> _Values:
-    """Return what elements of the weights that a call reads, and of what its inputs were computed from, make of an output.
+    """Estimate how far single elements of weights, those it reads and those its inputs came from, carry into an output.
 
     Args:
         size: Root mean square of the output; 0 if it is not known.

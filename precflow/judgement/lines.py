@@ -37,7 +37,7 @@ times the reference's own error, and 4.6 times that of partial sums.
 """
 
 FEWEST_ELEMENTS = 64
-"""Elements of an output from which on its error is no single draw."""
+"""Fewest elements of an output whose error is more than a single draw."""
 
 REDUCED = 8.0
 """Line of rho from which on a matmul is noted as reduced: legal on a chip, worth knowing, no fault."""
@@ -151,7 +151,7 @@ operator computes rightly at its own inputs.
 """
 
 CARRIED = 4.0
-"""How many times the error that a call makes by itself a difference is from which on it came with the call's inputs."""
+"""Ratio of a difference to the call's own error above which the difference came with the call's inputs."""
 
 # Noise floors; the factors between a floor and a limit are in conf/standard/calibrated.yaml.
 

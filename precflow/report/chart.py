@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from precflow import numbers
 from precflow.metrics import find_metric
 from precflow.report import wording
 from precflow.report.highlights import count_roles, is_judged
@@ -89,7 +90,7 @@ def _find_starts(paths: Sequence[Sequence[str]], depth: int) -> list[tuple[str, 
 def summarize(model: ReportModel, metric: str) -> str:
     """Return the picture in one sentence, for readers who cannot see it."""
     counted = count_roles(model)
-    listed = ", ".join(f"{wording.count(counted[role])} {role}" for role in wording.ROLE_MEANINGS if counted[role])
+    listed = ", ".join(f"{numbers.count(counted[role])} {role}" for role in wording.ROLE_MEANINGS if counted[role])
     return (
-        f"{metric} of {wording.plural(sum(counted.values()), 'record')} in order of the network: {listed or 'nothing to show'}."
+        f"{metric} of {numbers.plural(sum(counted.values()), 'record')} in order of the network: {listed or 'nothing to show'}."
     )

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from precflow import numbers
 from precflow.curves.deviations import Deviations
 from precflow.curves.growth import FEWEST, Growth
 from precflow.curves.outcome import CurveOutcome, Point
-from precflow.report import wording
 
 WIDTH, HEIGHT, LOWER = 1000, 300, 190  # of the two pictures of a curve, in units of the SVG
 HALF = 600  # width of each where two curves stand side by side
@@ -83,10 +83,10 @@ def describe_curve(one: CurveOutcome) -> str:
     if not found.compared:
         return ""
     if not found.max_abs_error:
-        return f"equal at {wording.plural(found.compared, 'step')}"
+        return f"equal at {numbers.plural(found.compared, 'step')}"
     parts = [
-        f"max |difference| {wording.number(found.max_abs_error)} at step {found.max_abs_step}",
-        f"first {wording.number(found.first_abs_error)}",
+        f"max |difference| {numbers.number(found.max_abs_error)} at step {found.max_abs_step}",
+        f"first {numbers.number(found.first_abs_error)}",
     ]
     if one.relation.kind:
         parts.append(f"{one.relation.words} at every step")
@@ -94,7 +94,7 @@ def describe_curve(one: CurveOutcome) -> str:
         parts.append(f"mean {100 * found.mean_rel_error:.3g} % of the reference")
     if not one.relation.kind and found.apart_from >= 0:
         parts.append(describe_stretch(found))
-    return "   ".join([*parts, f"{wording.plural(found.compared, 'step')}"])
+    return "   ".join([*parts, f"{numbers.plural(found.compared, 'step')}"])
 
 
 def describe_stretch(found: Deviations) -> str:
@@ -107,12 +107,12 @@ def describe_stretch(found: Deviations) -> str:
 
 def describe_growth(growth: Growth) -> str:
     """Return in words how the difference grows, with the uncertainty of that."""
-    slope = f"{wording.number(growth.per_step)} ± {wording.number(growth.per_step_uncertainty)} with each step"
+    slope = f"{numbers.number(growth.per_step)} ± {numbers.number(growth.per_step_uncertainty)} with each step"
     if growth.kind == "unknown":
         if growth.steps < FEWEST:
-            return f"cannot be told from {wording.plural(growth.steps, 'step')}; {FEWEST} are needed"
-        return f"cannot be told: {slope}, which chance alone makes in {wording.share(growth.chance)} of all walks"
-    walk = wording.number(growth.per_root_step)
+            return f"cannot be told from {numbers.plural(growth.steps, 'step')}; {FEWEST} are needed"
+        return f"cannot be told: {slope}, which chance alone makes in {numbers.share(growth.chance)} of all walks"
+    walk = numbers.number(growth.per_root_step)
     return {
         "none": "there is no difference",
         "steady": "it does not grow: it fluctuates around one value",
@@ -177,7 +177,7 @@ def draw_curve(one: CurveOutcome, axes: Axes | None = None, width: int = WIDTH) 
         equal=tuple(across(point.step) for point in points if point.difference == 0),
         broken=tuple(across(point.step) for point in points if not math.isfinite(point.difference)),
         steps=tuple(Tick(across(step), str(step)) for step in choose_steps(first, last)),
-        values=tuple(Tick(upper(value), wording.number(value)) for value in choose_values(low, high)),
+        values=tuple(Tick(upper(value), numbers.number(value)) for value in choose_values(low, high)),
         decades=tuple(Tick(lower(10.0**exponent), f"1e{exponent}") for exponent in exponents),
         limit=lower(limit) if limit else None,
         parted=across(one.found.apart_from) if one.found.apart_from >= 0 else None,

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from precflow import numbers
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
-from precflow.report import highlights, wording
+from precflow.report import highlights
 from precflow.report.model import GroupRow
 from precflow.report.row import Row
 from precflow.report.tree import split_levels
@@ -138,4 +139,4 @@ def describe_share(share: float | None) -> str:
     """
     if share is None:
         return ""
-    return "no number" if math.isinf(share) else wording.factor(share)
+    return "no number" if math.isinf(share) else numbers.factor(share)

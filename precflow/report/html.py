@@ -132,7 +132,9 @@ def describe_verdict(model: ReportModel) -> str:
             "aligned": "Every curve stays within its limits. No tensor was compared.",
         }[model.verdict.verdict]
     if model.verdict.verdict == "misaligned":
-        return "The two sides part at" if model.region.start else "Records are over their limits; no single start was found."
+        return (
+            "The first difference is at" if model.region.start else "Records are over their limits; no single start was found."
+        )
     if model.verdict.verdict == "inconclusive":
         text = wording.describe_inconclusive(model.verdict.counts)
         return f"{text[0].upper()}{text[1:]}."

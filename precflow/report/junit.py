@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from precflow import numbers
 from precflow.curves.outcome import CurveOutcome
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
 from precflow.report import highlights, wording
@@ -105,8 +106,8 @@ def _keep_worst(modules: Sequence[Case]) -> list[Case]:
     ranked = sorted(range(len(modules)), key=lambda number: _WORST_FIRST.index(modules[number].outcome))
     kept, others = sorted(ranked[: MOST_CASES - 1]), [modules[number] for number in ranked[MOST_CASES - 1 :]]
     counted = Counter(case.outcome for case in others)
-    listed = ", ".join(f"{wording.count(many)} {_IN_WORDS[outcome]}" for outcome, many in counted.items())
-    name = f"({wording.plural(len(others), 'other module')}: {listed})"
+    listed = ", ".join(f"{numbers.count(many)} {_IN_WORDS[outcome]}" for outcome, many in counted.items())
+    name = f"({numbers.plural(len(others), 'other module')}: {listed})"
     return [*(modules[number] for number in kept), Case("modules", name, others[0].outcome, listed)]
 
 
@@ -121,13 +122,13 @@ def _make_module_case(name: str, rows: Sequence[Row]) -> Case:
                 "modules",
                 name,
                 outcome,
-                f"{wording.count(len(bad))} of {wording.plural(len(rows), 'record')}, worst: {wording.words(worst)}{starts}",
+                f"{numbers.count(len(bad))} of {numbers.plural(len(rows), 'record')}, worst: {wording.words(worst)}{starts}",
                 "\n".join(_list_reasons(bad)),
             )
     counted = Counter(row.judged.status for row in rows)
     named = (("accepted", "accepted difference", ""), ("near_tie", "near tie", ""))
     behind = ("not_comparable", "record behind near ties", "records behind near ties")
-    notes = [wording.plural(counted[status], *words) for status, *words in (*named, behind) if counted[status]]
+    notes = [numbers.plural(counted[status], *words) for status, *words in (*named, behind) if counted[status]]
     if not any(counted[status] for status in ("pass", "accepted", "near_tie")):
         return Case("modules", name, "skipped", "; ".join(["no record of this module could have failed", *notes]))
     return Case("modules", name, "passed", ", ".join(notes))
@@ -139,7 +140,7 @@ def _list_reasons(bad: Sequence[Row]) -> Iterable[str]:
         why = use or row.judged.reason or row.measure.reason or row.role
         yield f"{row.measure.name}: {wording.words(row.judged.status)}, {why}"
     if len(bad) > _SHOWN:
-        yield f"and {wording.count(len(bad) - _SHOWN)} more in the report"
+        yield f"and {numbers.count(len(bad) - _SHOWN)} more in the report"
 
 
 def _make_curve_case(one: CurveOutcome) -> Case:

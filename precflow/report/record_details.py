@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jinja2
 from markupsafe import Markup
 
+from precflow import numbers
 from precflow.comparison.detail.axis_patterns import format_percent
 from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.detail import Detail, Element
@@ -141,7 +142,7 @@ def _picture_values(reference: Description, target: Description) -> Picture | No
     largest = max((count for side in counts for count in side), default=0)
     if not largest:
         return None
-    low, high = wording.number(reference.values.low), wording.number(reference.values.high)
+    low, high = numbers.number(reference.values.low), numbers.number(reference.values.high)
     paths = tuple(draw_outline(side, largest) for side in counts)
     return Picture(paths, low, high, f"values of both sides between {low} and {high}; heights are logarithms of counts")
 
@@ -149,8 +150,8 @@ def _picture_values(reference: Description, target: Description) -> Picture | No
 def _picture_errors(detail: Detail) -> Picture | None:
     if not detail.error_bins:
         return None
-    low, high = wording.number(detail.error_bins[0][0]), wording.number(detail.error_bins[-1][1])
-    equal = wording.plural(detail.exact, "element")
+    low, high = numbers.number(detail.error_bins[0][0]), numbers.number(detail.error_bins[-1][1])
+    equal = numbers.plural(detail.exact, "element")
     summary = f"sizes of errors between {low} and {high} in powers of two, {equal} equal"
     return Picture((draw_bars([count for _, _, count in detail.error_bins]),), low, high, summary)
 
@@ -160,7 +161,7 @@ def _picture_ulps(detail: Detail) -> Picture | None:
         return None
     path = draw_bars([count for _, _, count in detail.ulps])
     summary = f"units in the last place, classes that double in width; median {describe_median(detail)}"
-    return Picture((path,), "0", wording.count(detail.ulps[-1][1]), summary)
+    return Picture((path,), "0", numbers.count(detail.ulps[-1][1]), summary)
 
 
 def draw_outline(counts: Sequence[float], largest: float = 0.0, *, logarithmic: bool = True) -> str:

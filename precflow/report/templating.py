@@ -9,6 +9,7 @@ import re
 import jinja2
 from markupsafe import Markup
 
+from precflow import numbers
 from precflow.report import groups, wording
 from precflow.resources import directory
 
@@ -28,12 +29,12 @@ def load_templates() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "number": wording.number,
-        "count": wording.count,
-        "plural": wording.plural,
-        "share": wording.share,
+        "number": numbers.number,
+        "count": numbers.count,
+        "plural": numbers.plural,
+        "share": numbers.share,
         "use": wording.describe_use,
-        "factor": wording.factor,
+        "factor": numbers.factor,
         "of_limit": groups.describe_share,
         "duration": wording.duration,
         "words": wording.words,

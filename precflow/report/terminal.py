@@ -15,7 +15,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
-from precflow import streams
+from precflow import numbers, streams
 from precflow.diagnosis.advice.whatif import describe, explain
 from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
@@ -141,10 +141,10 @@ def _describe_failing(model: ReportModel) -> str:
     """Return how many records of each operator failed, those that fail most first; ``""`` if it is one operator or none."""
     operators = [group for group in model.groups if group.by == "operator" and group.failed]
     shown = [
-        f"{wording.printable(group.name)} {wording.count(group.failed)} of {wording.count(group.records)} failed"
+        f"{wording.printable(group.name)} {numbers.count(group.failed)} of {numbers.count(group.records)} failed"
         for group in operators[:_OPERATORS]
     ]
-    more = [f"and {wording.count(len(operators) - len(shown))} more operators"] if len(operators) > len(shown) else []
+    more = [f"and {numbers.count(len(operators) - len(shown))} more operators"] if len(operators) > len(shown) else []
     return "   ".join([*shown, *more]) if len(operators) > 1 else ""
 
 
@@ -252,7 +252,7 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
             advice = "no record is over its limit, and no operator errs by more than rounding: only what is named above fails"
         lines = render_labelled("because", "; ".join(model.verdict.reasons) or "records are over their limits", columns)
         lines += render_labelled("advice", advice, columns)
-    others = [f"{wording.count(many)} {what}" for what, many in _count_others(model).items() if many]
+    others = [f"{numbers.count(many)} {what}" for what, many in _count_others(model).items() if many]
     records = "   ".join([describe_compared(model), *_describe_roles(highlights.count_roles(model)), *others])
     lines += ["", *(render_labelled("records", records, columns, most=3) if has_records(model) else [])]
     lines += _render_curves(model, columns)
@@ -268,12 +268,12 @@ def _describe_roles(roles: Mapping[str, int]) -> list[str]:
     Where none introduces one, because all that differs carries on an accepted difference, or no record is over its limit, the
     first is left out: ``0 introduce the error`` would be no news.
     """
-    agrees = f"{wording.count(roles['agrees'])} agree"
+    agrees = f"{numbers.count(roles['agrees'])} agree"
     if not roles["introduces"]:
-        inherits = [f"{wording.plural(roles['inherits'], 'inherits', 'inherit')} an error"] if roles["inherits"] else []
+        inherits = [f"{numbers.plural(roles['inherits'], 'inherits', 'inherit')} an error"] if roles["inherits"] else []
         return [*inherits, agrees]
-    starting = wording.plural(roles["introduces"], "introduces", "introduce")
-    return [f"{starting} the error", f"{wording.count(roles['inherits'])} inherit it", agrees]
+    starting = numbers.plural(roles["introduces"], "introduces", "introduce")
+    return [f"{starting} the error", f"{numbers.count(roles['inherits'])} inherit it", agrees]
 
 
 def _render_inconclusive(model: ReportModel, columns: int, amount: _Amount) -> list[str]:
@@ -341,7 +341,7 @@ def _render_finding_title(place: int, finding: Finding, columns: int) -> list[st
 
 def describe_coverage(model: ReportModel) -> str:
     """Return in words how many records were compared, how many were not and why, and what a clean run cannot tell."""
-    shown = [f"{wording.count(many)} {what}" for what, many in _count_others(model).items() if many or what not in _RARE]
+    shown = [f"{numbers.count(many)} {what}" for what, many in _count_others(model).items() if many or what not in _RARE]
     return "   ".join([describe_compared(model), *shown, *_describe_hidden(model)])
 
 
@@ -372,8 +372,8 @@ def _count_others(model: ReportModel) -> dict[str, int]:
 
 def describe_compared(model: ReportModel) -> str:
     """Return in words how many records were compared, such as ``1 214 of 1 214 compared``."""
-    part = f" ({wording.share(model.verdict.sampled)} of their elements)" if model.verdict.sampled < 1 else ""
-    return f"{wording.count(model.verdict.compared)} of {wording.count(model.verdict.total)} compared{part}"
+    part = f" ({numbers.share(model.verdict.sampled)} of their elements)" if model.verdict.sampled < 1 else ""
+    return f"{numbers.count(model.verdict.compared)} of {numbers.count(model.verdict.total)} compared{part}"
 
 
 def describe_standards(model: ReportModel) -> str:

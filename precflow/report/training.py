@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from precflow import numbers
 from precflow.diagnosis.training.gradients import GradientRow
 from precflow.report import wording
 
@@ -91,15 +92,15 @@ def draw_gradients(rows: Sequence[GradientRow]) -> GradientPicture | None:
         height=TOP + len(names) * ROW + BOTTOM,
         left_out=len(every) - len(names),
         summary=(
-            f"Gradients of {wording.plural(len(every), 'parameter')} in {wording.plural(len(steps), 'step')}: "
-            f"{wording.plural(apart, 'is', 'are')} more than 1 % apart in norm or direction."
+            f"Gradients of {numbers.plural(len(every), 'parameter')} in {numbers.plural(len(steps), 'step')}: "
+            f"{numbers.plural(apart, 'is', 'are')} more than 1 % apart in norm or direction."
         ),
     )
 
 
 def describe_gradient(row: GradientRow) -> str:
     """Return norm and direction of a gradient in words."""
-    norms = [wording.number(value) if value is not None else "unknown" for value in (row.reference, row.target)]
+    norms = [numbers.number(value) if value is not None else "unknown" for value in (row.reference, row.target)]
     cosine = "unknown" if row.cosine is None else f"{row.cosine:.9g}"
     return f"{row.parameter}, step {row.step}: norm {norms[0]} / {norms[1]}, cosine {cosine}"
 

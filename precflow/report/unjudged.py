@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from precflow import numbers
 from precflow.environment.differences import find_differences, find_reduced_switches
 from precflow.environment.variables import find_misspelt
-from precflow.report import wording
 from precflow.report.terminal import Uncut, render_labelled
 
 _SHOWN = 8  # differences
@@ -61,7 +61,7 @@ def _render_differences(run: Unjudged, columns: int) -> list[str]:
     for number, (name, (here, there)) in enumerate(list(differences.items())[:_SHOWN]):
         lines += render_labelled("" if number else "different", f"{name}   {here} / {there}", columns, most=3)
     more = len(differences) - _SHOWN
-    return [*lines, *(render_labelled("", f"and {wording.plural(more, 'more difference')}", columns) if more > 0 else [])]
+    return [*lines, *(render_labelled("", f"and {numbers.plural(more, 'more difference')}", columns) if more > 0 else [])]
 
 
 def _list_warnings(facts: Mapping[str, Any]) -> list[str]:

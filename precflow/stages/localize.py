@@ -38,7 +38,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         region = blame_still(region, find_still_parameters(reference, target, measures), reference.calls())
         region = blame_first_broken(region, find_first_broken(reference, target))
     write_value(folder / REGION_FILE, region)
-    return StageResult(note=f"starts at {region.start}" if region.start else "nothing parts")
+    return StageResult(note=f"starts at {region.start}" if region.start else "no difference to locate")
 
 
 STAGE = Stage(

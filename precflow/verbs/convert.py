@@ -18,7 +18,7 @@ from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.overview import describe_kept
 from precflow.dumps.protocol import Dump
 from precflow.errors import ConfigError, DumpError, StoreError
-from precflow.report.wording import plural
+from precflow.numbers import plural
 from precflow.verbs import Verb, make_parser, print_json, say, write
 
 VERB = Verb(

@@ -114,6 +114,7 @@ def render_page(difference: RunDifference) -> str:
 
 def show_difference(difference: RunDifference) -> Paper:
     """Return the screen."""
+    from precflow import numbers
     from precflow.judgement.verdicts import STATUSES
     from precflow.report import wording
     from precflow.report.screens.paper import Paper
@@ -130,20 +131,20 @@ def show_difference(difference: RunDifference) -> Paper:
     paper.facts("findings", [f"gone  {text}" for text in difference.findings_gone], "green")
     paper.facts("" if difference.findings_gone else "findings", [f"new   {text}" for text in difference.findings_new], "red")
     ordered = sorted(difference.statuses.items(), key=lambda item: STATUSES.index(item[0]))
-    counts = [f"{wording.words(name)} {wording.count(was)} -> {wording.count(now)}" for name, (was, now) in ordered]
+    counts = [f"{wording.words(name)} {numbers.count(was)} -> {numbers.count(now)}" for name, (was, now) in ordered]
     paper.fact("records", ", ".join(counts))
     if difference.better or difference.worse or difference.same:  # runs of curves alone have no records
         paper.fact("better", _describe(difference.better), "green" if difference.better else "")
         paper.fact("worse", _describe(difference.worse), "red" if difference.worse else "")
-        paper.fact("same", wording.plural(difference.same, "record"))
+        paper.fact("same", numbers.plural(difference.same, "record"))
     for label, names in (("only before", difference.only_before), ("only after", difference.only_after)):
-        paper.fact(label, f"{wording.plural(len(names), 'record')}, such as {names[0]}" if names else "")
+        paper.fact(label, f"{numbers.plural(len(names), 'record')}, such as {names[0]}" if names else "")
     for curve in difference.curves:
-        was, now = ("not compared" if largest is None else wording.number(largest) for largest in curve.largest)
+        was, now = ("not compared" if largest is None else numbers.number(largest) for largest in curve.largest)
         verdicts = curve.verdicts[1] if curve.verdicts[0] == curve.verdicts[1] else " -> ".join(curve.verdicts)
         paper.fact(curve.name, f"largest difference of the sides   {was} -> {now}   {verdicts}")
     if difference.losses and not any(curve.name == "loss" for curve in difference.curves):
-        was, now = (wording.number(loss) for loss in difference.losses)
+        was, now = (numbers.number(loss) for loss in difference.losses)
         paper.fact("loss", f"largest difference of the sides   {was} -> {now}")
     return paper
 
@@ -159,15 +160,16 @@ def _align_changes(changes: Sequence[Change]) -> list[str]:
 
 def _describe(changes: Sequence[RecordChange]) -> str:
     """Return how many records these are, and the worst of them with its numbers."""
+    from precflow import numbers
     from precflow.report import wording
 
-    count = wording.plural(len(changes), "record")
+    count = numbers.plural(len(changes), "record")
     if not changes:
         return count
     worst = changes[0]
     metric = worst.after.metric or worst.before.metric
-    numbers = (
-        wording.number(state.value) if state.metric else wording.words(state.status) for state in (worst.before, worst.after)
+    values = (
+        numbers.number(state.value) if state.metric else wording.words(state.status) for state in (worst.before, worst.after)
     )
     within = "   (within limits)" if worst.after.status in {"pass", "accepted"} else ""
-    return f"{count}   worst: {worst.name}   {metric} {' -> '.join(numbers)}{within}"
+    return f"{count}   worst: {worst.name}   {metric} {' -> '.join(values)}{within}"

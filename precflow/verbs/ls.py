@@ -139,6 +139,7 @@ def _list_runs(chosen: argparse.Namespace) -> int:
 
 
 def _list_store(chosen: argparse.Namespace) -> int:
+    from precflow import numbers
     from precflow.report import wording
     from precflow.report.screens.paper import format_size
     from precflow.run import stored
@@ -163,7 +164,7 @@ def _list_store(chosen: argparse.Namespace) -> int:
         for one in every
     ]
     write(format_table(rows) if rows else f" nothing finished in {shown} yet")
-    write(f" {wording.plural(len(every), 'stage')}, {format_size(sum(one.bytes for one in every))} in {shown}")
+    write(f" {numbers.plural(len(every), 'stage')}, {format_size(sum(one.bytes for one in every))} in {shown}")
     return 0
 
 

@@ -1,20 +1,8 @@
 """Fixtures of the comparison: the dump builder of the reader's tests, and dumps that keep less than tensors."""
 
-import importlib.util
-from pathlib import Path
-
+import dump_builder as builder
+import evidence as _evidence
 import pytest
-
-
-def _loaded(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-builder = _loaded("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-_evidence = _loaded("evidence", Path(__file__).parent / "evidence.py")
 
 
 @pytest.fixture(scope="session")

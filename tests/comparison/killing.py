@@ -3,7 +3,6 @@
 python tests/comparison/killing.py 100          a table on stdout
 """
 
-import importlib.util
 import multiprocessing
 import random
 import shutil
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from dump_builder import DumpBuilder
 
 from precflow.comparison import batches
 from precflow.comparison.compare import compare
@@ -27,16 +27,9 @@ _BATCH = 4  # records
 _FORK = multiprocessing.get_context("fork")  # what is imported is there: a moment is one of the work
 
 
-def builder():
-    spec = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.DumpBuilder
-
-
 def write_sides(folder):
     """Write two dumps of some records each, and return their folders."""
-    sides = [builder()(folder / name, side=name) for name in ("reference", "target")]
+    sides = [DumpBuilder(folder / name, side=name) for name in ("reference", "target")]
     for number in range(RECORDS):
         values = np.random.default_rng(number).standard_normal((16, 77, 32)).astype(np.float32)
         for dump, factor in zip(sides, (1, 1.0001), strict=True):

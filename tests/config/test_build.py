@@ -123,7 +123,7 @@ def test_what_is_wrong_is_named_with_place_and_key(tmp_path, text, key, said):
     ("key", "typed", "said"),
     [
         ("determinism.seed", "abc", "expected a whole number or `script`"),
-        ("determinism.algorithms", "off", "`off` is a boolean for YAML, and no word here. Use native"),
+        ("determinism.algorithms", "off", "YAML reads `off` as a boolean. Use native"),
         ("determinism.algorithms", "On", "Use warn"),
         ("determinism.dropout", "no", "Use removed"),
         ("capture.detail", "off", "is not one of digest"),

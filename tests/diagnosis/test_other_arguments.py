@@ -1,9 +1,8 @@
 """Which other value of an argument explains a suspect: two dumps, an agent that tries values, and the usual lines."""
 
-import importlib.util
 import io
-from pathlib import Path
 
+import dump_builder as builder
 import ml_dtypes
 import pytest
 import torch
@@ -19,10 +18,6 @@ from precflow.diagnosis.other_arguments import OtherArgument, choose_values
 from precflow.dumps.formats import read_dump
 from precflow.errors import SideError
 from precflow.stages.introduced import explain_arguments
-
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 
 GENERATOR = torch.Generator().manual_seed(7)
 IMAGE, WEIGHT, BIAS = (torch.randn(shape, generator=GENERATOR) for shape in ((2, 4, 12, 12), (6, 4, 3, 3), (6,)))

@@ -335,7 +335,7 @@ def test_gradients_that_pass_through_a_wrong_backward_inherit_from_it_by_executi
     found = transformer_region(AFTER_BLOCK, changed="embed", wrong=("embed",))
     assert [suspect.name for suspect in found.suspects] == ["block.inner (backward)"]
     assert found.roles["(model)/gradient.output.positions"] == found.roles["embed/gradient.output.weight"] == "inherits"
-    assert any(note.startswith("2 failing records have no recorded maker") for note in found.notes)
+    assert any(note.startswith("2 failing records: unknown which call made them") for note in found.notes)
 
 
 def test_a_second_wrong_backward_whose_input_was_compared_and_agrees_is_named_too():

@@ -1,13 +1,7 @@
 """Fixtures of the reader's tests."""
 
-import importlib.util
-from pathlib import Path
-
+import dump_builder as builder
 import pytest
-
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parent / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Were both sides given the same data? What a model made itself is none, and what came before other data is compared."""
 
-import importlib.util
-from pathlib import Path
-
+import dump_builder as builder
 import numpy as np
 import pytest
 import torch
@@ -13,9 +11,6 @@ from precflow.dumps.batches import STALE, compare_given
 from precflow.dumps.formats import read_dump
 from precflow.stages.two_dumps import compare_dumps
 
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parent / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 SAME = ("weights", "inputs")
 
 

@@ -1,16 +1,12 @@
 """Dumps that are damaged, of something else, or of models that differ: never aligned without evidence, and always explained."""
 
-import importlib.util
 import json
 import shutil
-from pathlib import Path
 from xml.etree import ElementTree
 
+import dump_builder as builder
 import pytest
 
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 pytestmark = [pytest.mark.slow, pytest.mark.npu, pytest.mark.xdist_group("bad input")]
 RECORDS, SHARD = "rank0/step0/records-0.jsonl", "rank0/step0/tensors-0.safetensors"
 

@@ -1,12 +1,12 @@
 """Dumps that nobody meant to write: compared whole, they are explained and never aligned by mistake."""
 
 import copy
-import importlib.util
 import json
 import shutil
 import time
 from pathlib import Path
 
+import dump_builder as builder
 import ml_dtypes
 import numpy as np
 import pytest
@@ -19,9 +19,6 @@ from precflow.dumps.formats import read_dump
 from precflow.errors import DumpError
 from precflow.stages.two_dumps import compare_dumps
 
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 VALUES = np.random.default_rng(8).standard_normal((4, 16)).astype(np.float32)
 NEAR = VALUES * np.float32(1 + 2**-20)
 

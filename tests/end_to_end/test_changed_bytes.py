@@ -3,12 +3,11 @@
 Every place with a few values each time; every place with every value where PRECFLOW_ALL_BYTES is set.
 """
 
-import importlib.util
 import json
 import os
 from collections import Counter
-from pathlib import Path
 
+import dump_builder as builder
 import numpy as np
 
 from precflow.dumps import header as headers
@@ -16,9 +15,6 @@ from precflow.dumps.formats import read_dump
 from precflow.errors import DumpError
 from precflow.stages.two_dumps import compare_dumps
 
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 ALL = bool(os.environ.get("PRECFLOW_ALL_BYTES"))
 X = np.random.default_rng(3).standard_normal((2, 8)).astype(np.float32)
 TOLD = {  # what a header says against a verdict, or beside it

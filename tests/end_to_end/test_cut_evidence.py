@@ -7,12 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dump_builder as builder
 import numpy as np
 import pytest
 
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 SHARD = "rank0/step0/tensors-0.safetensors"
 LOCAL = ("executor=local",)
 dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs extra `dask`")

@@ -59,6 +59,6 @@ def test_a_metric_that_raises_leaves_the_run_inconclusive(tmp_path, warm_server)
     environment = {**os.environ, "PRECFLOW_TRUST": "our_metrics,our_workload"}
     code, _, said = warm_server.run(["+recipe=two_layers.yaml"], cwd=tmp_path, env=environment, timeout=300)
     assert code == 3, said
-    assert "sign_flips cannot be had: it raised OSError: no licence" in said
+    assert "sign_flips is unavailable: it raised OSError: no licence" in said
     result = json.loads((tmp_path / "runs" / "two_layers" / "public" / "result.json").read_text())
     assert result["verdict"]["verdict"] == "inconclusive"

@@ -1,8 +1,6 @@
 """A float32 record behind 16 bits is held to the limits of 16 bits, and one before them to its own."""
 
-import importlib.util
-from pathlib import Path
-
+import dump_builder as builder
 import numpy as np
 import pytest
 
@@ -12,10 +10,6 @@ from precflow.dumps.formats import read_dump
 from precflow.judgement.carried import NOTHING_CARRIED, find_carried
 from precflow.judgement.floors import Floor
 from precflow.judgement.inputs import make_input_judge
-
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 
 VALUES = np.random.default_rng(7).standard_normal((8, 8)).astype(np.float32)
 BEFORE, PRODUCT, BEHIND = (f"{name}.0/forward.output.0" for name in ("embed/norm", "fc/linear", "block/add"))

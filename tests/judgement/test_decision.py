@@ -1,11 +1,10 @@
 """The status of one record, by its tensors and by less: less evidence gives the same status, or none."""
 
 import datetime
-import importlib.util
 import math
 from dataclasses import replace
-from pathlib import Path
 
+import evidence
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,10 +20,6 @@ from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.decision import Terms, decide, deciding_dtype, find_conditions
 from precflow.judgement.limits import ratio
-
-_SPEC = importlib.util.spec_from_file_location("evidence", Path(__file__).parents[1] / "comparison" / "evidence.py")
-evidence = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(evidence)
 
 NOBODY = AcceptedDifferences((), datetime.date.max)
 WRONG = {"fail", "nonfinite"}
@@ -246,7 +241,7 @@ def test_a_sketch_decides_nothing_near_a_limit(measure, run, share, expected):
 def test_a_metric_that_was_not_kept_is_undecided_and_never_a_pass(measure, run):
     judged = status(run, sketched(measure, 1e-9), tolerance=Tolerance(max_rel_error=0.1))
     assert judged.status == "undecided"
-    assert judged.reason == "max_rel_error cannot be had: needs single elements"
+    assert judged.reason == "max_rel_error is unavailable: needs single elements"
 
 
 def test_a_metric_that_fails_outweighs_one_that_was_not_kept(measure, run):

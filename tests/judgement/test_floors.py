@@ -1,20 +1,15 @@
 """The floor of a record is the largest difference that a disturbance made; small records share theirs with their inputs."""
 
-import importlib.util
 import math
 from dataclasses import replace
-from pathlib import Path
 
+import dump_builder as builder
 import numpy as np
 import pytest
 
 from precflow.comparison.compare import compare
 from precflow.dumps.formats import read_dump
 from precflow.judgement.floors import METRICS, find_floors_of_inputs, gather_floors
-
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 
 WIDE = np.random.default_rng(5).standard_normal((16, 32)).astype(np.float32)
 

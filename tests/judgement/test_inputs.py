@@ -1,9 +1,8 @@
 """An input is judged as an output is: from tensors, from sketches, and open where neither was kept."""
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
+import evidence
 import numpy as np
 import pytest
 
@@ -12,9 +11,6 @@ from precflow.errors import DumpError
 from precflow.judgement.floors import Floor
 from precflow.judgement.inputs import make_input_judge, measure_input
 
-_SPEC = importlib.util.spec_from_file_location("evidence", Path(__file__).parents[1] / "comparison" / "evidence.py")
-evidence = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(evidence)
 X = np.random.default_rng(3).standard_normal((40, 60)).astype(np.float32)
 
 

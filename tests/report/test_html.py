@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from precflow import numbers
 from precflow.report import highlights, html, page_data, templating, wording
 from precflow.report.model import SideView
 from precflow.resources import directory
@@ -95,7 +96,13 @@ def test_a_name_that_is_missing_in_a_template_is_an_error():
         ),
         (
             "misaligned",
-            ["Misaligned", "The two sides part at", "encoder.layers.4.layer_norm1 / layer_norm", "PF214", "3 facts differ"],
+            [
+                "Misaligned",
+                "The first difference is at",
+                "encoder.layers.4.layer_norm1 / layer_norm",
+                "PF214",
+                "3 facts differ",
+            ],
         ),
         ("inconclusive", ["Inconclusive", "does not repeat itself", "1 blind", "2 unpaired", "1 unreadable", "1 accepted"]),
         ("empty", ["Inconclusive", "no record was in scope", "0 of 0 records", "No record"]),
@@ -184,9 +191,9 @@ def test_text_has_enough_contrast_in_both_modes():
 def test_a_page_without_all_records_says_which_it_has_and_where_the_others_are(large, misaligned, monkeypatch):
     monkeypatch.setattr(page_data, "MOST_ROWS", 1000)
     told = html.render(large)
-    assert f"1 000 of {wording.count(len(large.rows))} records are on this page" in told
+    assert f"1 000 of {numbers.count(len(large.rows))} records are on this page" in told
     assert "All are in result.csv of the run, and in the table precflow.read(" in told
-    assert f"{wording.count(large.verdict.total)} records</strong> compared" in told
+    assert f"{numbers.count(large.verdict.total)} records</strong> compared" in told
     assert 'id="left-out"' not in html.render(misaligned)
 
 

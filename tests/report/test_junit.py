@@ -3,8 +3,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from precflow import numbers
 from precflow.judgement.verdicts import Verdict
-from precflow.report import junit, wording
+from precflow.report import junit
 from precflow.report.model import StageView
 
 
@@ -88,7 +89,7 @@ def test_very_many_modules_are_bounded_the_worst_first_and_counted(large, monkey
     assert len(modules) == 20
     assert modules[:-1] == [case for case in every if case.outcome == "failure"][:19]
     assert modules[-1].outcome == "failure"
-    assert modules[-1].name.startswith(f"({wording.count(len(every) - 19)} other modules: ")
+    assert modules[-1].name.startswith(f"({numbers.count(len(every) - 19)} other modules: ")
 
 
 def test_a_module_passes_with_accepted_records_and_says_how_many(inconclusive):

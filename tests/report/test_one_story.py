@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import precflow
+from precflow import numbers
 from precflow.dumps.formats import read_dump
 from precflow.report import html as page
 from precflow.report import junit, markdown, result_json, terminal, wording
@@ -106,7 +107,7 @@ def test_every_count_is_the_same(told):
     for name, pattern in COUNTS.items():
         said = {kind: {found.strip() for found in re.findall(pattern, text)} for kind, text in texts.items()}
         assert len(set().union(*said.values())) <= 1, (name, said)
-    assert f"{wording.count(model.verdict.compared)} of {wording.count(model.verdict.total)}" in texts["page"]
+    assert f"{numbers.count(model.verdict.compared)} of {numbers.count(model.verdict.total)}" in texts["page"]
 
 
 def test_the_start_the_parts_and_the_verdict_are_the_same(told):
@@ -160,8 +161,8 @@ def test_every_record_is_told_by_one_name(told):
         if metric != "-":
             told = (
                 row["metric"],
-                *(wording.number(float(row[key])) for key in ("value", "limit")),
-                wording.factor(float(row["ratio"])),
+                *(numbers.number(float(row[key])) for key in ("value", "limit")),
+                numbers.factor(float(row["ratio"])),
             )
             assert (metric, value, limit, factor) == told
     assert listed or model.verdict.verdict != "misaligned"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precflow import numbers
 from precflow.diagnosis.findings import ROLES
 from precflow.judgement.verdicts import STATUSES, VERDICTS
 from precflow.report import chart, ci, highlights, junit, page_data, result_json, templating, terminal, tree, wording
@@ -28,19 +29,19 @@ def test_symbols_tell_statuses_apart_without_colour():
 
 @given(st.floats(min_value=-1e300, max_value=1e300, exclude_min=True, exclude_max=True))  # which stand for infinity
 def test_a_number_is_read_back_within_half_a_percent(value):
-    text = wording.number(value).replace(" ", "")
+    text = numbers.number(value).replace(" ", "")
     assert float(text) == pytest.approx(value, rel=5.1e-3, abs=5e-323)
 
 
 @given(st.floats(min_value=0.99, max_value=1, exclude_max=True))
 def test_nothing_below_one_is_shown_as_one(value):
-    assert wording.number(value) != "1"
+    assert numbers.number(value) != "1"
 
 
 @given(st.floats(min_value=0, max_value=1))
 def test_a_share_is_never_rounded_to_all_or_nothing(value):
-    assert (wording.share(value) == "100 %") == (value == 1)
-    assert (wording.share(value) == "0 %") == (value == 0)
+    assert (numbers.share(value) == "100 %") == (value == 1)
+    assert (numbers.share(value) == "0 %") == (value == 0)
 
 
 @given(st.floats(min_value=0, max_value=1e9))
@@ -65,7 +66,7 @@ def test_shortened_text_keeps_its_end_and_its_width(text, width):
 
 
 def test_a_ratio_that_cannot_be_had_is_said_so():
-    assert wording.factor(math.nan) == "NaN"
+    assert numbers.factor(math.nan) == "NaN"
     assert wording.used(math.inf) == "infinity of its limit"
 
 

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import precflow
+from precflow import numbers
 from precflow.errors import StoreError
-from precflow.report import wording
 from precflow.report.highlights import list_metrics
 from precflow.run.find_results import read_result
 from precflow.run.runner import run
@@ -56,14 +56,14 @@ def test_frame_csv_json_page_and_markdown_have_the_same_numbers(ended):
             assert (math.nan if shown is None else shown) == pytest.approx(row[metric], rel=1e-3, nan_ok=True)
         if row["status"] == "fail":
             line = next(line for line in markdown.splitlines() if line.startswith(f"| `{row['name']}` |"))
-            for text in (row["metric"], wording.number(row["value"]), wording.number(row["limit"])):
+            for text in (row["metric"], numbers.number(row["value"]), numbers.number(row["limit"])):
                 assert text in line
             assert said["ratio"] == pytest.approx(row["ratio"], rel=1e-5)
     failed = table[table["status"] == "fail"]
     assert f"{len(failed)} failed" in repr(precflow.read("compare_dumps"))
     assert document["verdict"]["counts"]["fail"] == len(failed)
     worst = failed.loc[failed["ratio"].idxmax()]
-    assert f"{worst['metric']} {wording.number(worst['value'])}" in ended
+    assert f"{worst['metric']} {numbers.number(worst['value'])}" in ended
 
 
 def test_a_file_says_what_its_run_says_in_fewer_digits(ended):

@@ -1,17 +1,12 @@
 """Two small dumps written by hand, and a job over them: a stage that starts an agent has a fork of a warm one."""
 
-import importlib.util
-from pathlib import Path
-
+import dump_builder as builder
 import numpy as np
 import pytest
 
 from precflow.config.composition import compose
 from precflow.run.jobs import make_job
 
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 HIDDEN = np.random.default_rng(5).standard_normal((4, 16)).astype(np.float32)
 
 

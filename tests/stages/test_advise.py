@@ -1,15 +1,9 @@
 """Findings are written best first."""
 
-import importlib.util
-from pathlib import Path
-
+import dump_builder as builder
 import numpy as np
 
 from precflow.stages.advise import read_findings
-
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 
 
 def test_a_fault_has_advice(pair, made):

@@ -1,9 +1,8 @@
 """What stands in the way of a verdict is found before any tensor is read."""
 
-import importlib.util
 import shutil
-from pathlib import Path
 
+import dump_builder as builder
 import numpy as np
 import pytest
 
@@ -12,9 +11,6 @@ from precflow.stages.artifacts import write_value
 from precflow.stages.determinism import REPRODUCTION_FILE, SECOND, Reproduction, read_reproduction
 from precflow.stages.judge import read_verdict
 
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 HIDDEN = np.ones((2, 3), np.float32)
 
 

@@ -1,12 +1,12 @@
 """Stage ``noise``: planned only where it is of use, keeps floors alone, and a machine without the reference goes on without."""
 
-import importlib.util
 import json
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import dump_builder as builder
 import numpy as np
 import pytest
 
@@ -19,10 +19,6 @@ from precflow.run.jobs import make_job
 from precflow.stages import judge, noise, registry
 from precflow.stages.artifacts import write_lines
 from precflow.stages.judge import read_judged, read_verdict
-
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 
 CALIBRATED = "tolerance.standards=[calibrated]"
 

@@ -1,18 +1,14 @@
 """One model, four files, and no home folder in any of them."""
 
-import importlib.util
 import shlex
 from pathlib import Path
 
+import dump_builder as builder
 import numpy as np
 
 from precflow.diagnosis.findings import Finding
 from precflow.stages import report
 from precflow.stages.report import read_model
-
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 
 
 def test_the_model_carries_every_record(pair, made):

@@ -1,7 +1,6 @@
 import dataclasses
-import importlib.util
-from pathlib import Path
 
+import dump_builder as builder
 import numpy as np
 import pytest
 
@@ -10,9 +9,6 @@ from precflow.stages import report_model
 from precflow.stages.report_model import detail_worst
 from precflow.stages.two_dumps import compare_dumps
 
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 X = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
 
 

@@ -1,7 +1,6 @@
-import importlib.util
 import shutil
-from pathlib import Path
 
+import dump_builder as builder
 import numpy as np
 import pytest
 import torch
@@ -12,9 +11,6 @@ from precflow.dumps.formats import own, read_dump
 from precflow.errors import ConfigError
 from precflow.stages.two_dumps import compare_dumps, compare_record, show_one_record
 
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 X = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
 
 

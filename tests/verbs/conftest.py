@@ -1,17 +1,12 @@
 """No variable and no user configuration of the machine reaches these tests; small dumps are written by hand."""
 
-import importlib.util
 import os
 import sys
-from pathlib import Path
 
+import dump_builder as builder
 import pytest
 
 from precflow import cli
-
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[1] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 
 
 @pytest.fixture(autouse=True)

@@ -245,7 +245,7 @@ def _add_other_form(
 
 
 def _evaluate_gradients(call: RecordedCall, graph: GradientGraph, files: TensorFiles, asked: Asked) -> List[Line]:
-    """Return a line for each gradient that can be said; that of the reference has to be the one that comes out."""
+    """Return a line for each gradient that can be computed again; the reference's has to be reproduced."""
     check_size(call)
     computation = GradientComputation(graph)
     sides: Dict[str, Dict[str, Line]] = {}

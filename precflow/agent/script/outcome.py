@@ -1,4 +1,4 @@
-"""Was everything recorded that was asked for? What was not seen must not look like something that was not computed."""
+"""Was everything recorded that was asked for? What was not recorded must not look as if it was not computed."""
 
 from __future__ import annotations
 

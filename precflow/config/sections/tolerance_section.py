@@ -1,4 +1,4 @@
-"""Sections ``tolerance``, ``accepted`` and ``coverage`` of a recipe: limits without sense, and what is accepted for ever."""
+"""Sections ``tolerance``, ``accepted`` and ``coverage`` of a recipe: invalid limits, accepted differences without expiry."""
 
 from __future__ import annotations
 

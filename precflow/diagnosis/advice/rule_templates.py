@@ -25,7 +25,8 @@ _LONGEST = 4000  # characters of a template
 _WAYS = 300  # in which a text is tried
 _LONGEST_MADE = 1_000_000  # characters of what one join or sum makes
 _FILTERS = frozenset(
-    "abs capitalize default first float int join last length lower max min round shown sort string sum unique upper".split()
+    "abs capitalize default first float int join last length lower max min percent round shown sort string sum unique"
+    " upper".split()
 )
 # Other methods of a text could take any amount of memory: ``"a".ljust(1000000000)`` makes a gigabyte.
 _METHODS = frozenset("endswith split startswith".split())
@@ -187,6 +188,7 @@ def _round(value: float, digits: int = 0) -> float:
 def _sandbox() -> _Sandbox:
     sandbox = _Sandbox(autoescape=False)  # plain text; the report escapes what it shows
     sandbox.filters["shown"] = format_evidence
+    sandbox.filters["percent"] = functools.partial(format_evidence, unit="%")
     sandbox.filters["join"] = _join
     sandbox.filters["round"] = _round
     return sandbox

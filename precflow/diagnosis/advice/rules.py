@@ -192,7 +192,11 @@ def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
     also = ((ALSO_AT, ", ".join(named)),) if named else ()
     known = [(name, evidence[name]) for name in rule.evidence if name in evidence]
     # Empty texts and lists are left out; 0 and "no" are facts.
-    measured = [(EVIDENCE[name].label, format_evidence(value)) for name, value in known if value not in ("", [], ())]
+    measured = [
+        (EVIDENCE[name].label, format_evidence(value, EVIDENCE[name].unit))
+        for name, value in known
+        if value not in ("", [], ())
+    ]
     return Finding(
         rule=rule.id,
         title=title,

@@ -56,7 +56,7 @@ def fit_scale(reference: Floats, target: Floats) -> Scale | None:
 
 
 def find_uneven_factor(reference: Floats, target: Floats) -> str:
-    """Say of which slices each has a factor of its own, ``""`` where one factor for all leaves no more than chance.
+    """Name the slices that are scaled by different factors, ``""`` where one factor for all leaves no more than chance.
 
     The norm of each row enters as a factor of this row. If it is wrong by 2 % on average, one factor explains most of the
     error; what that leaves is the same for a whole row, and that of rounding is not. Rounding has errors that are proportional

@@ -6,6 +6,7 @@ this folder that it belongs to.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 
@@ -14,13 +15,15 @@ class EvidenceName(NamedTuple):
 
     Attributes:
         label: The words of a screen.
-        meaning: What it is, with unit and denominator.
+        meaning: What it is, with its denominator.
+        unit: ``%`` for a share, which rules have as a number of one and people read as percent.
         tests: What might have been the cause, if it is the share of the error's energy that this explains; ``""`` otherwise.
     """
 
     label: str
     meaning: str
     tests: str = ""
+    unit: str = ""
 
 
 _RUN = {
@@ -220,14 +223,14 @@ _RUN = {
     "optimizer_cause": EvidenceName(
         "they follow if", "Another setting than the recorded one that gives the target's weights; empty if none does."
     ),
-    "optimizer_explained": EvidenceName("explained by that setting", "Share of the steps that do not follow, 0 to 1."),
+    "optimizer_explained": EvidenceName("explained by that setting", "Share of the steps that do not follow.", unit="%"),
     "rate_shift": EvidenceName(
         "learning rates are those of the reference's step", "1: a step later, -1: a step earlier; 0 if neither."
     ),
     "gradient_factor": EvidenceName(
         "gradients are those of the reference times", "One factor for all parameters in the first step; absent without one."
     ),
-    "gradient_factor_share": EvidenceName("share of the parameters with that factor", "Of those with a gradient, 0 to 1."),
+    "gradient_factor_share": EvidenceName("parameters with that factor", "Of those with a gradient.", unit="%"),
     "gradients_reference": EvidenceName(
         "between backward and the optimizer, on the reference",
         "What happened to the gradients in the first step in which it differs; absent if it is the same.",
@@ -251,7 +254,7 @@ _RUN = {
     ),
     "gradients_left_step": EvidenceName("they do so first in step", "Number of the step."),
     "gradients_left_share": EvidenceName(
-        "share of the parameters", "Whose gradient is that sum, of those on both sides, 0 to 1."
+        "parameters that are such a sum", "Whose gradient is that sum, of those on both sides.", unit="%"
     ),
     "gradients_narrow": EvidenceName(
         "gradients of the target fit into", "16-bit type that holds all that its optimizer sees, and not the reference's."
@@ -274,12 +277,14 @@ _RUN = {
     "curve_compared": EvidenceName("steps compared", "Steps at which both sides are finite."),
     "curve_first_step": EvidenceName("first step", "The first of them."),
     "curve_first_abs_error": EvidenceName("difference of the first step", "Absolute."),
-    "curve_first_rel_error": EvidenceName("difference of the first step, as a share", "Of the reference there."),
+    "curve_first_rel_error": EvidenceName("difference of the first step", "Of the reference there.", unit="%"),
     "curve_max_abs_error": EvidenceName("largest difference", "Absolute."),
     "curve_max_abs_step": EvidenceName("step of the largest difference", "Where it is."),
-    "curve_mean_rel_error": EvidenceName("mean relative difference", "Mean over the steps, as a share of the reference."),
+    "curve_mean_rel_error": EvidenceName(
+        "mean relative difference", "Mean over the steps, as a share of the reference.", unit="%"
+    ),
     "curve_smooth_rel_error": EvidenceName(
-        "largest difference of the smoothed curves", "Of running means, as a share of the reference."
+        "largest difference of the smoothed curves", "Of running means, as a share of the reference.", unit="%"
     ),
     "curve_parted_step": EvidenceName(
         "they part at step", "From there the smoothed curves stay more than 1 % apart; -1 if they do not."
@@ -288,7 +293,7 @@ _RUN = {
     "curve_apart_to": EvidenceName("apart to step", "The last step of that stretch."),
     "curve_mean_difference": EvidenceName("mean difference", "Target minus reference, with its sign."),
     "curve_one_sided": EvidenceName("to one side", "The mean difference is more than three times its uncertainty."),
-    "curve_above": EvidenceName("steps with the target above", "Share of the steps, 0 to 1."),
+    "curve_above": EvidenceName("steps with the target above", "Share of the steps.", unit="%"),
     "curve_growth": EvidenceName(
         "growth of the difference",
         "none, steady, noise (like the root of the step), bias (like the step), faster, shrinks, unknown.",
@@ -311,7 +316,7 @@ _RUN = {
     "curve_factor": EvidenceName("target / reference at every step", "If one factor explains the whole difference; else 0."),
     "curve_integer": EvidenceName("factor, or its inverse, is the whole number", "0 if neither is one."),
     "curve_offset": EvidenceName("target - reference at every step", "If one amount explains the whole difference; else 0."),
-    "curve_left": EvidenceName("left unexplained by it", "Share of the difference, by root mean square, 0 to 1."),
+    "curve_left": EvidenceName("left unexplained by it", "Share of the difference, by root mean square.", unit="%"),
     "curve_resumed": EvidenceName(
         "resumed where they part", "The side whose log was resumed at the step from which on the curves are apart; else empty."
     ),
@@ -335,7 +340,7 @@ _SUSPECT = {
         "collective whose result is lost in part",
         "Its result agrees, and what takes it differs by exactly the missing part; absent if there is none.",
     ),
-    "lost_share": EvidenceName("lost share", "Share of that result that is zeros in its place, 0 to 1."),
+    "lost_share": EvidenceName("lost", "Share of that result that is zeros in its place.", unit="%"),
     "lost_of": EvidenceName("counted in", "`elements`, or `energy` where only sketches were kept."),
     "lost_where": EvidenceName("lost at", "At which end of which axis; empty if at none."),
     "uncalled": EvidenceName(
@@ -365,7 +370,7 @@ _SUSPECT = {
     "movement": EvidenceName("pure movement", "The operator only moves values."),
     "accumulated": EvidenceName("inputs near their limit", "An input uses more than half of its limit already."),
     "inputs_use": EvidenceName(
-        "share of their limit that inputs use", "Largest of the passing records that it is computed from, 0 to 1."
+        "error of the inputs, of their limit", "Largest of the passing records that it is computed from.", unit="%"
     ),
     "inputs_equal": EvidenceName("inputs bitwise equal", "All inputs and weights have the same bits on both sides."),
     "inputs_differ": EvidenceName("an input has other bits", "Of those whose content is known on both sides."),
@@ -408,7 +413,7 @@ _SUSPECT = {
         "bits of the operands that explain it", "11, 10 or 7 explicit bits of the significand; 0 if none explains the output."
     ),
     "operand_share": EvidenceName(
-        "explained by those bits", "Share of the error's energy, 0 to 1.", tests="operands of fewer bits"
+        "explained by those bits", "Share of the error's energy.", tests="operands of fewer bits", unit="%"
     ),
     "exact_products": EvidenceName(
         "products before it that agree", "Products of the same kind that agree to 18 bits or more, before this one."
@@ -430,7 +435,7 @@ _SUSPECT = {
         " empty if none does.",
     ),
     "variant_share": EvidenceName(
-        "explained by that", "Share of the error's energy, 0 to 1.", tests="another form of the operator"
+        "explained by that", "Share of the error's energy.", tests="another form of the operator", unit="%"
     ),
     "variant_detail": EvidenceName("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
     "argument_values": EvidenceName(
@@ -440,7 +445,7 @@ _SUSPECT = {
     ),
     "argument_recorded": EvidenceName("in place of", "The values of these arguments that both sides were called with."),
     "argument_share": EvidenceName(
-        "explained by that argument", "Share of the error's energy, 0 to 1.", tests="another argument"
+        "explained by that argument", "Share of the error's energy.", tests="another argument", unit="%"
     ),
     "argument_places": EvidenceName(
         "elements that tell", "Elements of the output at which the two values of the argument give different numbers."
@@ -453,14 +458,16 @@ _SUSPECT = {
         " absent if none was tried.",
     ),
     "backward_share": EvidenceName(
-        "explained by that change", "Share of the error's energy, 0 to 1.", tests="a change in the backward"
+        "explained by that change", "Share of the error's energy.", tests="a change in the backward", unit="%"
     ),
     "backward_left": EvidenceName(
         "left by that change", "In units of the reference's own error: near 1 if nothing but rounding is left."
     ),
     "backward_factor": EvidenceName("factor of the gradients", "Fitted where they are scaled; 1 otherwise."),
     "backward_at": EvidenceName("in the backward of", "Functions of which that may be said, in order of the forward."),
-    "backward_other_share": EvidenceName("explained by another change", "Largest share of the other kinds of changes, 0 to 1."),
+    "backward_other_share": EvidenceName(
+        "explained by another change", "Largest share of the other kinds of changes.", unit="%"
+    ),
     "sum_type": EvidenceName(
         "sums fit into", "16-bit type that holds the target's sums before a bias of float32 is added; empty if none does."
     ),
@@ -469,7 +476,7 @@ _SUSPECT = {
     ),
     "elements": EvidenceName("elements", "Number of elements of the output: one number fits any factor."),
     "few_share": EvidenceName(
-        "elements with nearly all of the error", "Smallest share of them that carries 99 % of its energy."
+        "elements with nearly all of the error", "Smallest share of them that carries 99 % of its energy.", unit="%"
     ),
     "few_rows": EvidenceName("rows with nearly all of the error", "Number of rows of the last axis."),
     "isolated": EvidenceName(
@@ -481,15 +488,20 @@ _SUSPECT = {
         "error where the target is zero",
         "Share of the error's energy where the reference is not zero.",
         tests="zeros in place of values",
+        unit="%",
     ),
     "zero_block": EvidenceName(
-        "share of the block that is zero", "Of the smallest block around these zeros: 1 for a part that was not written."
+        "zeros in their block",
+        "Of the smallest block around these zeros: 1 for a part that was not written.",
+        unit="%",
     ),
     "clamp_value": EvidenceName("cut off at", "Largest or smallest value of the target, which several elements have."),
     "clamp_share": EvidenceName(
-        "explained by the cut", "Share of the error's energy, 0 to 1.", tests="values that are cut off"
+        "explained by the cut", "Share of the error's energy.", tests="values that are cut off", unit="%"
     ),
-    "sign_share": EvidenceName("only the sign differs", "Share of the error's energy at such elements.", tests="another sign"),
+    "sign_share": EvidenceName(
+        "only the sign differs", "Share of the error's energy at such elements.", tests="another sign", unit="%"
+    ),
     "norm_change": EvidenceName(
         "change of norms", "Of the rows, relative to the error: near 0 for a rotation, up to 1 for a scale."
     ),
@@ -501,14 +513,16 @@ _SUSPECT = {
     "position_rank": EvidenceName("order of the errors by position", "Rank correlation, 1 if every position is worse."),
     "rearranged": EvidenceName("values are", "How they were moved; empty if no rearrangement explains the target."),
     "rearranged_share": EvidenceName(
-        "explained by that order", "Share of the error's energy, 0 to 1.", tests="the values in another order"
+        "explained by that order", "Share of the error's energy.", tests="the values in another order", unit="%"
     ),
     "rearranged_exact": EvidenceName(
         "nothing else is left", "The right values in that order give the target's but for rounding and what arrived otherwise."
     ),
-    "uniform_target": EvidenceName("rows of equal weights on the target", "Share of the rows."),
-    "uniform_reference": EvidenceName("rows of equal weights on the reference", "Share of the rows."),
-    "masked_rows_wrong": EvidenceName("wrong rows that are masked everywhere", "Share of the rows with the largest errors."),
+    "uniform_target": EvidenceName("rows of equal weights on the target", "Share of the rows.", unit="%"),
+    "uniform_reference": EvidenceName("rows of equal weights on the reference", "Share of the rows.", unit="%"),
+    "masked_rows_wrong": EvidenceName(
+        "wrong rows that are masked everywhere", "Share of the rows with the largest errors.", unit="%"
+    ),
     "mask_pattern": EvidenceName(
         "the target's mask is",
         "missing, additional, inverted, moved, transposed, aligned to the other corner, that of the first sample for all,"
@@ -519,7 +533,9 @@ _SUSPECT = {
         "too small for a normal number, and zero on the target",
         "Elements; the target has no subnormal number, and hardly any other zero in place of a value. Absent otherwise.",
     ),
-    "nan_rows_masked": EvidenceName("NaN in rows that are masked everywhere", "Share of the rows with NaN on the target only."),
+    "nan_rows_masked": EvidenceName(
+        "NaN in rows that are masked everywhere", "Share of the rows with NaN on the target only.", unit="%"
+    ),
     "repro": EvidenceName(
         "runs alone", "Script in the run folder that runs this call without precflow; absent if there is none."
     ),
@@ -564,7 +580,7 @@ _SUSPECT = {
     "error_cosine": EvidenceName("cosine of error and value", "Near 1 or -1 for a scale, near 0 for rounding."),
     "scale_slope": EvidenceName("target = reference times", "Least squares factor over all ordinary elements."),
     "scale_share": EvidenceName(
-        "explained by that factor", "Share of the error's energy, 0 to 1.", tests="one factor for all values"
+        "explained by that factor", "Share of the error's energy.", tests="one factor for all values", unit="%"
     ),
     "uneven_factor": EvidenceName(
         "factors differ between", "Rows, columns or slices that each have a factor of their own, in 16 bits; empty if none."
@@ -573,7 +589,7 @@ _SUSPECT = {
         "different values", "Of the reference, ordinary elements only: one value fits any factor."
     ),
     "curve_share": EvidenceName(
-        "error is a curve over the input", "Share of the error's energy that a function of the input explains, 0 to 1."
+        "error is a curve over the input", "Share of the error's energy that a function of the input explains.", unit="%"
     ),
     "narrow_type": EvidenceName("all values fit into", "Narrower type that holds the target's values but not the reference's."),
     "wrapped_type": EvidenceName(
@@ -582,12 +598,14 @@ _SUSPECT = {
     "wraps_at": EvidenceName("wraps at", "The first number that this type lacks."),
     "epsilon_reference": EvidenceName("epsilon of the reference", "As recorded, or PyTorch's default."),
     "epsilon_target": EvidenceName("epsilon that explains the target", "Fitted from the input and both outputs."),
-    "epsilon_share": EvidenceName("explained by that epsilon", "Share of the error's energy, 0 to 1.", tests="another epsilon"),
+    "epsilon_share": EvidenceName(
+        "explained by that epsilon", "Share of the error's energy.", tests="another epsilon", unit="%"
+    ),
     "nonfinite_reference": EvidenceName("NaN or Inf on the reference", "Elements of its output."),
     "nonfinite_target": EvidenceName("NaN or Inf on the target", "Elements of its output."),
     "nonfinite_target_only": EvidenceName("NaN or Inf on the target only", "Elements that are numbers on the reference."),
     "overflow_share": EvidenceName(
-        "broken where float16 ends", "Share of broken elements whose reference value is beyond 65504."
+        "broken where float16 ends", "Share of broken elements whose reference value is beyond 65504.", unit="%"
     ),
     "reference_max": EvidenceName("largest value on the reference", "Finite magnitude."),
     "masked_reference": EvidenceName("masked on the reference", "Elements with a fill value, or exact zeros after a softmax."),
@@ -602,14 +620,18 @@ _NEAR_ONE = 0.9  # 0.9996 and 0.9999 are far apart for a share or a scale, and b
 _LISTED = 5
 
 
-def format_evidence(value: Any) -> str:
-    """Return a value of evidence as a person reads it; rules have it as the filter ``shown``.
+def format_evidence(value: Any, unit: str = "") -> str:
+    """Return a value of evidence as a person reads it; rules have it as the filters ``shown`` and, for shares, ``percent``.
 
     Near 1, where shares and factors are, five digits are shown; elsewhere three. Of lists the first five.
 
     >>> [format_evidence(value) for value in (True, 0.00123456, 0.9998, ["a", "b"], (2, 3), [])]
     ['yes', '0.00123', '0.9998', 'a, b', '2, 3', 'none']
+    >>> [format_evidence(value, "%") for value in (1, 0.25, 0.99964, 0.0)]
+    ['100 %', '25 %', '99.964 %', '0 %']
     """
+    if unit == "%" and isinstance(value, (int, float)) and math.isfinite(value):
+        return f"{100 * value:.5g} %" if _NEAR_ONE < abs(value) < 1.0 else f"{100 * value:.3g} %"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -224,7 +224,7 @@ def _measure_one(step: _RecordedStep, computed: StepResults, name: str) -> float
 def _try_settings(
     replayed: ReplayedStep, step: _RecordedStep, optimizer: str, reference: tuple[str, Mapping[str, Any]]
 ) -> ReplayedStep:
-    """Add what is proven of settings that differ to a step of the target that follows its own.
+    """Record which differing settings explain a step of the target that follows its own.
 
     Args:
         replayed: What is known of the step.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from precflow import numbers
 from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.lookup import FoundRecord, number_records
 from precflow.dumps.overview import Overview, describe_kept, find_complete_steps
 from precflow.dumps.protocol import Dump
-from precflow.report import wording
 from precflow.report.screens.paper import Paper, format_shape, format_size
 
 _MOST_OPERATORS = 8
@@ -32,11 +32,11 @@ def show_dump(dump: Dump, seen: Overview, *, name: str, verified: Sequence[str] 
     paper.fact("sealed", *_describe_seal(dump, seen))
     paper.fact("captured", _describe_capture(header.capture))
     paper.fact("steps", _describe_steps(seen))
-    levels = ", ".join(f"{wording.count(number)} {level}" for level, number in seen.levels.items())
-    calls = wording.plural(seen.calls, "call") + (f" ({levels})" if levels else "")
-    paper.fact("records", f"{wording.count(seen.outputs)} outputs and {wording.count(seen.inputs)} inputs of {calls}")
+    levels = ", ".join(f"{numbers.count(number)} {level}" for level, number in seen.levels.items())
+    calls = numbers.plural(seen.calls, "call") + (f" ({levels})" if levels else "")
+    paper.fact("records", f"{numbers.count(seen.outputs)} outputs and {numbers.count(seen.inputs)} inputs of {calls}")
     paper.fact("kept", _format_counts(seen.kept))
-    stored = f"{wording.plural(seen.tensors, 'different tensor')} in {wording.plural(seen.shards, 'shard')}"
+    stored = f"{numbers.plural(seen.tensors, 'different tensor')} in {numbers.plural(seen.shards, 'shard')}"
     paper.fact("stored", f"{stored}, {format_size(seen.bytes)} with the records")
     paper.fact("types", _format_counts(seen.dtypes))
     paper.fact("operators", _format_counts(dict(list(seen.operators.items())[:_MOST_OPERATORS]), rest=len(seen.operators)))
@@ -60,18 +60,18 @@ def show_records(records: Sequence[FoundRecord], *, total: int, pattern: str) ->
     head = ("record", "dtype", "shape", "kept", "content")
     rows = [_list_cells(found, text) for found, text in zip(records, number_records(records), strict=True)]
     paper.table([head, *rows])
-    of = f" of {wording.count(total)}" if total > len(records) else ""
+    of = f" of {numbers.count(total)}" if total > len(records) else ""
     matching = f" that match {pattern}" if pattern else ""
     paper.line()
     more = "   (--limit N for more)" if total > len(records) else ""
-    paper.line(f"  {wording.count(len(records))}{of} {'record' if total == 1 else 'records'}{matching}{more}", "dim")
+    paper.line(f"  {numbers.count(len(records))}{of} {'record' if total == 1 else 'records'}{matching}{more}", "dim")
     return paper
 
 
 def _list_cells(found: FoundRecord, text: str) -> tuple[str, ...]:
     record = found.record
     kept = describe_kept(record)
-    share = f" {wording.share(record.share)}" if record.share < 1 else ""
+    share = f" {numbers.share(record.share)}" if record.share < 1 else ""
     return (text, record.dtype, format_shape(record.shape), kept + share, record.content[:12])
 
 
@@ -128,7 +128,7 @@ def _format_ranges(numbers: Sequence[int]) -> str:
 
 
 def _format_counts(counts: Mapping[str, int], rest: int = 0) -> str:
-    listed = " · ".join(f"{name} {wording.count(number)}" for name, number in counts.items())
+    listed = " · ".join(f"{name} {numbers.count(number)}" for name, number in counts.items())
     return f"{listed} · and {rest - len(counts)} more" if rest > len(counts) else listed
 
 
@@ -138,7 +138,7 @@ def _describe_content_entries(held: ContentEntries, *, names: bool) -> str:
     if names:
         listed = [f"{name} {entry.dtype} {format_shape(entry.shape)}" for name, entry in list(held.entries.items())[:8]]
         return " · ".join(listed) or held.digest
-    return f"{wording.plural(len(held.entries), 'entry', 'entries')}, {held.digest}"
+    return f"{numbers.plural(len(held.entries), 'entry', 'entries')}, {held.digest}"
 
 
 def _describe_repeat(header: Header) -> str:
@@ -146,8 +146,8 @@ def _describe_repeat(header: Header) -> str:
     if not repeat.checked:
         return "not checked whether the side repeats itself" if header.side else ""
     if not repeat.different:
-        return f"{repeat.how}, {wording.plural(repeat.records, 'record')}"
-    return f"{wording.plural(len(repeat.different), 'record')} changed between two equal runs, first {repeat.different[0]}"
+        return f"{repeat.how}, {numbers.plural(repeat.records, 'record')}"
+    return f"{numbers.plural(len(repeat.different), 'record')} changed between two equal runs, first {repeat.different[0]}"
 
 
 def _write_damage(paper: Paper, problems: Sequence[str], *, checked: bool) -> None:

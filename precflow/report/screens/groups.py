@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
+from precflow import numbers
 from precflow.report import wording
 from precflow.report.groups import choose_shown, describe_share
 from precflow.report.model import GroupRow
@@ -41,16 +42,16 @@ def render_groups(groups: Sequence[GroupRow], columns: int) -> list[str]:
             + "".join(gap + " " * (wide - cell_len(cell)) + cell for wide, cell in zip(widths, row[1:], strict=True))
             for name, row in zip(names, cells, strict=True)
         ]
-        lines += [f"{' ' * _INDENT}and {wording.count(hidden)} more"] if hidden else []
+        lines += [f"{' ' * _INDENT}and {numbers.count(hidden)} more"] if hidden else []
         lines.append("")
     return lines
 
 
 def _format_cells(group: GroupRow, heads: Sequence[str]) -> list[str]:
     cells = {
-        "records": wording.count(group.records),
-        "failed": wording.count(group.failed),
-        "in doubt": wording.count(group.in_doubt),
+        "records": numbers.count(group.records),
+        "failed": numbers.count(group.failed),
+        "in doubt": numbers.count(group.in_doubt),
         "largest": describe_share(group.worst),
         "median": describe_share(group.median),
     }

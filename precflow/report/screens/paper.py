@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from precflow import numbers
 from precflow.report import wording
 
 LABEL = 12  # letters that a label takes
@@ -93,7 +94,7 @@ def format_size(count: int) -> str:
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= unit:
             return f"{count / unit:.3g} {name}"
-    return wording.plural(count, "byte")
+    return numbers.plural(count, "byte")
 
 
 def format_shape(sizes: Sequence[int]) -> str:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from precflow import numbers
 from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.extent import Extent, mean, norm
 from precflow.comparison.detail.histogram import Histogram
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.records import Call, Statistics
-from precflow.report import wording
 from precflow.report.screens.paper import Paper, draw_bars, format_shape, format_size
 
 _MOST_USERS = 5
@@ -88,7 +88,7 @@ def write_description(paper: Paper, description: Description) -> None:
     paper.fact("elements", describe_elements(description.extent))
     if description.extent.ordinary:
         paper.fact("min / max", f"{format_exact(description.extent.minimum)} / {format_exact(description.extent.maximum)}")
-        paper.fact("mean", wording.number(mean(description.extent)))
+        paper.fact("mean", numbers.number(mean(description.extent)))
         paper.fact("norm", format_exact(norm(description.extent)))
         paper.fact("histogram", draw_histogram(description.values))
     paper.fact("first", ", ".join(description.first))
@@ -131,7 +131,7 @@ def draw_histogram(histogram: Histogram) -> str:
     if not histogram.counts:
         return ""
     drawn = draw_bars(histogram.counts, logarithmic=True)
-    return f"{wording.number(histogram.low)} |{drawn}| {wording.number(histogram.high)}   (height: logarithm of the count)"
+    return f"{numbers.number(histogram.low)} |{drawn}| {numbers.number(histogram.high)}   (height: logarithm of the count)"
 
 
 def format_exact(value: float) -> str:
@@ -142,13 +142,13 @@ def format_exact(value: float) -> str:
     """
     if isinstance(value, int):
         return str(value)
-    return f"{value:.7g}" if math.isfinite(value) else wording.number(value)
+    return f"{value:.7g}" if math.isfinite(value) else numbers.number(value)
 
 
 def _describe_extent(sizes: Sequence[int], dtype: str) -> str:
     count = math.prod(sizes)
     itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
-    return f"{wording.plural(count, 'element')}" + (f", {format_size(count * itemsize)}" if itemsize else "")
+    return f"{numbers.plural(count, 'element')}" + (f", {format_size(count * itemsize)}" if itemsize else "")
 
 
 def _describe_source(view: RecordView) -> str:
@@ -160,4 +160,4 @@ def _describe_source(view: RecordView) -> str:
 
 
 def _format_counts(counts: Mapping[str, int | None]) -> str:
-    return " · ".join(f"{name} {wording.count(number)}" for name, number in counts.items() if number is not None)
+    return " · ".join(f"{name} {numbers.count(number)}" for name, number in counts.items() if number is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from precflow import numbers
 from precflow.comparison.detail.axis_patterns import format_percent
 from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.detail import Detail, Element
@@ -52,7 +53,7 @@ def show_pair(row: Row, pair: RecordDetail, blockers: Sequence[str] = ()) -> Pap
     paper.facts("called at", reference.split(" <- ") if reference else [])
     if target and target != reference:
         paper.facts("target's", target.split(" <- "))
-    texts = [f"{name} {wording.number(value)}" for name, value in row.measure.metrics.items()]
+    texts = [f"{name} {numbers.number(value)}" for name, value in row.measure.metrics.items()]
     lines = [" · ".join(texts[start : start + 4]) for start in range(0, len(texts), 4)]
     paper.facts("metrics", lines)
     if pair.detail is not None and not row.measure.equal:
@@ -112,14 +113,14 @@ def _describe_limit(row: Row) -> str:
 def _write_detail(paper: Paper, detail: Detail) -> None:
     total = detail.exact + sum(count for _, _, count in detail.error_bins)
     paper.line()
-    share = wording.share(detail.unequal / detail.reference.extent.elements) if detail.reference.extent.elements else "none"
+    share = numbers.share(detail.unequal / detail.reference.extent.elements) if detail.reference.extent.elements else "none"
     first = f", first at {list(detail.first.index)}: {detail.first.reference} / {detail.first.target}" if detail.first else ""
-    paper.fact("unequal", f"{wording.count(detail.unequal)} elements, {share}{first}")
+    paper.fact("unequal", f"{numbers.count(detail.unequal)} elements, {share}{first}")
     if detail.error_bins:
         low, high = detail.error_bins[0][0], detail.error_bins[-1][1]
         drawn = draw_bars([count for _, _, count in detail.error_bins], logarithmic=True)
-        equal = f"   and {wording.count(detail.exact)} of {wording.count(total)} equal" if detail.exact else ""
-        paper.fact("|error|", f"{wording.number(low)} |{drawn}| {wording.number(high)}{equal}   (both logarithmic)")
+        equal = f"   and {numbers.count(detail.exact)} of {numbers.count(total)} equal" if detail.exact else ""
+        paper.fact("|error|", f"{numbers.number(low)} |{drawn}| {numbers.number(high)}{equal}   (both logarithmic)")
     paper.fact("ulp", _describe_ulps(detail))
     for axis in detail.axes:
         if axis.size > 1 and axis.top:
@@ -127,7 +128,7 @@ def _write_detail(paper: Paper, detail: Detail) -> None:
                 f"{first if first == last else f'{first}-{last}'} {format_percent(share)}"
                 for first, last, share in axis.top[:_TOP]
             )
-            paper.fact(f"axis {axis.number}", f"|{draw_bars(axis.profile)}| of {wording.count(axis.size)}   most at {top}")
+            paper.fact(f"axis {axis.number}", f"|{draw_bars(axis.profile)}| of {numbers.count(axis.size)}   most at {top}")
     for title, worst in (
         ("mismatched", detail.mismatched),
         ("worst", detail.worst_absolute),
@@ -142,7 +143,7 @@ def _describe_ulps(detail: Detail) -> str:
     if not counted:
         return ""
     classes = [
-        f"{wording.count(low) if low == high else f'to {wording.count(high)}'}: {wording.count(n)}" for low, high, n in counted
+        f"{numbers.count(low) if low == high else f'to {numbers.count(high)}'}: {numbers.count(n)}" for low, high, n in counted
     ]
     shown = classes if len(classes) <= 8 else [*classes[:3], "...", *classes[-4:]]
     return f"median {describe_median(detail)}   ({'   '.join(shown)})"
@@ -151,7 +152,7 @@ def _describe_ulps(detail: Detail) -> str:
 def describe_median(detail: Detail) -> str:
     """Return the median distance in units in the last place; as a range, because distances are counted in classes."""
     low, high = detail.median_ulps
-    return wording.count(low) if low == high else f"{wording.count(low)} to {wording.count(high)}"
+    return numbers.count(low) if low == high else f"{numbers.count(low)} to {numbers.count(high)}"
 
 
 def _write_elements(paper: Paper, title: str, worst: Sequence[Element]) -> None:
@@ -160,6 +161,6 @@ def _write_elements(paper: Paper, title: str, worst: Sequence[Element]) -> None:
     paper.line()
     rows = [(title, "reference", "target", "error", "relative")]
     for element in worst[:_WORST]:
-        error, relative = wording.number(element.error), wording.number(element.relative)
+        error, relative = numbers.number(element.error), numbers.number(element.relative)
         rows.append((str(list(element.index)), element.reference, element.target, error, relative))
     paper.table(rows)

@@ -32,7 +32,7 @@ def test_known_words_are_taken_and_one_needs_no_list(word):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["whatif=written_ou"], "`written_ou` is no what-if, and no rule that one confirms. Did you mean  written_out ?"),
+        (["whatif=written_ou"], "unknown what-if or rule `written_ou`. Did you mean  written_out ?"),
         (["whatif=PF105"], "`PF105` is no what-if"),
         (["whatif=[top,top]"], "names a what-if twice"),
         (["whatif=top", "target.dump=/tmp"], "runs the target again, and target.dump is given"),

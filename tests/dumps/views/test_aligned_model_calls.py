@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import precflow
-from precflow.dumps.batches import CALLS
+from precflow.dumps.batches import CALLS, find_given
 from precflow.dumps.formats import read_dump
 from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, pair_model_calls
-from precflow.dumps.views.same_start import find_given, see_same_start
+from precflow.dumps.views.same_start import see_same_start
 from precflow.stages.two_dumps import compare_dumps
 
 BATCH, OTHER, SAMPLE = torch.tensor([[3, 17, 5]]), torch.tensor([[8, 1, 30]]), torch.tensor([[1, 2]])

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from precflow import numbers
 from precflow.metrics import METRICS
 from precflow.report import highlights, wording
 from precflow.resources import directory
@@ -314,7 +315,7 @@ def test_numbers_read_the_same_in_the_page_and_elsewhere(misaligned, show):
     source = (directory("templates") / "js" / "format.js").read_text(encoding="utf-8")
     calls = f"[{json.dumps(values)}.map(number), {json.dumps(ratios)}.map(factor), {json.dumps(ratios)}.map(used)]"
     wanted = f"(() => {{{source}; return {calls}}})()"
-    here = [list(map(wording.number, values)), list(map(wording.factor, ratios)), list(map(wording.used, ratios))]
+    here = [list(map(numbers.number, values)), list(map(numbers.factor, ratios)), list(map(wording.used, ratios))]
     assert page.run(wanted) == here
     special = (
         f"(() => {{{source}; return [number(NaN), number(Infinity), number(-Infinity), shortened('a'.repeat(40), 21)]}})()"

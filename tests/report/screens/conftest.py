@@ -1,13 +1,7 @@
 """Dumps for screens, written by hand."""
 
-import importlib.util
-from pathlib import Path
-
+import dump_builder as builder
 import pytest
-
-_SPEC = importlib.util.spec_from_file_location("dump_builder", Path(__file__).parents[2] / "dumps" / "builder.py")
-builder = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(builder)
 
 
 @pytest.fixture
