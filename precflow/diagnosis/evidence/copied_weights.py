@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from precflow.agent.contract import FORWARD, OUTSIDE
-from precflow.diagnosis.evidence.tensors import Readable
+from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 
 _SHOWN = 5
@@ -32,7 +32,7 @@ class _Read(NamedTuple):
     place: str
 
 
-def gather(reference: Readable, target: Readable) -> dict[str, Any]:
+def gather(reference: Dump, target: Dump) -> dict[str, Any]:
     """Return the copies by the names of ``names.EVIDENCE``; nothing without one.
 
     Args:
@@ -58,7 +58,7 @@ def gather(reference: Readable, target: Readable) -> dict[str, Any]:
     }
 
 
-def _list_read_instead(reference: Readable, target: Readable) -> Iterator[tuple[_Name, str, _Read]]:
+def _list_read_instead(reference: Dump, target: Dump) -> Iterator[tuple[_Name, str, _Read]]:
     """Yield, in order of the steps, which input it is, the weight that the reference reads, and what the target reads."""
     weights: dict[_Name, str] = {}
     for call, record in _list_inputs(reference):
@@ -73,7 +73,7 @@ def _list_read_instead(reference: Readable, target: Readable) -> Iterator[tuple[
             yield _name(call, record), weight, _Read(call.step, record.content, call.place)
 
 
-def _list_inputs(dump: Readable) -> Iterator[tuple[Call, Record]]:
+def _list_inputs(dump: Dump) -> Iterator[tuple[Call, Record]]:
     return (
         (call, record)
         for call in dump.calls()
@@ -86,7 +86,7 @@ def _name(call: Call, record: Record) -> _Name:
     return (call.module, call.call, call.operator, call.ordinal, record.index, call.rank)
 
 
-def _find_moved(dump: Readable, weight: str) -> Mapping[int, float]:
+def _find_moved(dump: Dump, weight: str) -> Mapping[int, float]:
     updates = dump.header.updates.get(weight)
     return {} if updates is None else updates.moved
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import precflow
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.stages.two_dumps import compare_dumps
 
 functional = nn.functional
@@ -47,7 +47,7 @@ def compare(tmp_path):
                     optimizer.step()
                     optimizer.zero_grad()
                     recording.step()
-            dumps.append(Dump.open(tmp_path / side))
+            dumps.append(read_dump(tmp_path / side))
         return compare_dumps(*dumps, command="", evaluates=False)
 
     return run
