@@ -10,8 +10,7 @@ from pathlib import Path
 from precflow.agent import intake
 from precflow.agent.contract import HEADER_FILE
 from precflow.config.suggestions import did_you_mean
-from precflow.dumps.formats import read_dump
-from precflow.dumps.layout import step_folders
+from precflow.dumps.formats import find_format, read_dump
 from precflow.dumps.protocol import Dump
 from precflow.errors import DumpError
 from precflow.run.manifest import MANIFEST_FILE, Manifest
@@ -62,7 +61,7 @@ def find_dumps(text: str) -> list[NamedDump]:
 
 def _find_dumps(text: str) -> list[NamedDump]:
     folder = Path(text).expanduser()
-    if folder.is_dir() and (location := _locate_dump(folder)):
+    if folder.exists() and (location := _locate_dump(folder)):
         return [NamedDump(text, "", location)]
     place, colon, side = text.rpartition(":")  # but a run folder's own name may have a colon, so the whole text is tried first
     run = _locate_run(text) or (_locate_run(place) if colon else None)
@@ -90,12 +89,12 @@ def open_named_dump(text: str) -> Dump:
 
 
 def _locate_dump(folder: Path) -> Path | None:
-    """Return the folder of a dump: this one, or the user's own dump that this stage folder points to; ``None`` for neither."""
-    if (folder / HEADER_FILE).exists() or step_folders(folder):
+    """Return where a dump lies: here, or where the user's own is that this stage folder points to; ``None`` for neither."""
+    if find_format(folder) is not None:
         return folder
     try:
         return Path(intake.read_json(folder / GIVEN_FILE)["path"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DumpError(f"{folder / GIVEN_FILE} does not say where the dump is: {error}") from error

@@ -42,8 +42,8 @@ def test_a_machine_without_accelerator_is_healthy(config):
     assert texts(rows, "sides") == [
         "cpu: some cpu, torch 2.13.0",
         "cuda: none (none is built in)",
-        "npu: none (none is built in)",
         "emulated: some emulated, torch 2.13.0",
+        "npu: none (none is built in)",
     ]
     assert texts(rows, "variables") == ["no name looks misspelt"]
 

@@ -277,7 +277,7 @@ _RUN = {
     "curve_compared": EvidenceName("steps compared", "Steps at which both sides are finite."),
     "curve_first_step": EvidenceName("first step", "The first of them."),
     "curve_first_abs_error": EvidenceName("difference of the first step", "Absolute."),
-    "curve_first_rel_error": EvidenceName("difference of the first step", "Of the reference there.", unit="%"),
+    "curve_first_rel_error": EvidenceName("relative difference of the first step", "Of the reference there.", unit="%"),
     "curve_max_abs_error": EvidenceName("largest difference", "Absolute."),
     "curve_max_abs_step": EvidenceName("step of the largest difference", "Where it is."),
     "curve_mean_rel_error": EvidenceName(

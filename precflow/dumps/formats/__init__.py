@@ -54,6 +54,11 @@ def list_formats() -> tuple[Format, ...]:
     return tuple(sorted((module.FORMAT for module in modules if hasattr(module, "FORMAT")), key=lambda one: one.order))
 
 
+def find_format(path: Path) -> Format | None:
+    """Return the format of the dump at a path, finished or not; ``None`` if there is none that a format knows."""
+    return next((each for each in list_formats() if each.recognizes(path)), None)
+
+
 def read_dump(path: Path, *, allow_unsealed: bool = False) -> Dump:
     """Open a dump of any format. Records and tensors are read when they are asked for.
 
@@ -64,7 +69,6 @@ def read_dump(path: Path, *, allow_unsealed: bool = False) -> Dump:
     Raises:
         DumpError: There is no dump, it was never sealed, or its header is not usable.
     """
-    formats = list_formats()
     # What no format recognizes goes to precflow's own, which says what is wrong with the path.
-    found = next((each for each in formats if each.recognizes(path)), formats[0])
+    found = find_format(path) or list_formats()[0]
     return found.open(path, allow_unsealed=allow_unsealed)

@@ -33,7 +33,7 @@ def test_known_words_are_taken_and_one_needs_no_list(word):
     ("words", "problem"),
     [
         (["whatif=written_ou"], "unknown what-if or rule `written_ou`. Did you mean  written_out ?"),
-        (["whatif=PF105"], "`PF105` is no what-if"),
+        (["whatif=PF105"], "unknown what-if or rule `PF105`"),
         (["whatif=[top,top]"], "names a what-if twice"),
         (["whatif=top", "target.dump=/tmp"], "runs the target again, and target.dump is given"),
         (["whatif=top", "reference.log=/tmp"], "with reference.log curves alone are compared"),

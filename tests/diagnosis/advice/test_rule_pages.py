@@ -31,7 +31,7 @@ def test_a_page_has_everything_that_a_rule_says():
         "applies (possible) when `scale_share > 0.9`",
         "certain when `scale_share > 0.99`",
         "ruled out when `variant`: it is [variant]",
-        "evidence: explained by that factor: Share of the error's energy, 0 to 1.",
+        "evidence: explained by that factor: Share of the error's energy.",
         "sources: a book",
     ):
         assert text in page
