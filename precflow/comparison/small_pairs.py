@@ -16,7 +16,7 @@ from precflow.comparison.compiled.engine import find_compiled_pass
 from precflow.comparison.fused.row_norms import row_length
 from precflow.comparison.reading import PairResult, Reading, ReadOptions, read_pair, summarize_result
 from precflow.dumps.dtypes import NUMPY_DTYPES
-from precflow.dumps.reader import Dump
+from precflow.dumps.protocol import Dump
 from precflow.dumps.tensors import SMALL
 
 _TOGETHER = 1 << 8  # pairs: 8 MiB of both sides at most

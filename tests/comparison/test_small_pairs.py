@@ -9,9 +9,10 @@ from precflow.comparison.batches import make_batches
 from precflow.comparison.executors.threads import Threads
 from precflow.comparison.reading import Reading, ReadOptions, read_pair
 from precflow.comparison.small_pairs import group_small, read_together
-from precflow.dumps.reader import Dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.tensors import SMALL
-from precflow.dumps.views.paired import PairedDump
+from precflow.dumps.views.derived import DerivedDump
+from precflow.dumps.views.two_passes import TwoPasses
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.xdist_group("compiled")
@@ -59,7 +60,7 @@ def small(build):
                 data = bytearray(shard.read_bytes())
                 data[-1] ^= 1
                 shard.write_bytes(data)
-            sides[side] = Dump.open(folder)
+            sides[side] = read_dump(folder)
         records = [[call.outputs[0] for call in sides[side].calls()] for side in ("reference", "target")]
         return [Reading(*both) for both in zip(*records, strict=True)], sides
 
@@ -73,7 +74,7 @@ def text(results):
 @pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "bfloat16")])
 def test_results_are_those_of_each_pair(small, dtypes, monkeypatch):
     readings, sides = small((4, 4), (), (7,), (3, 1, 5), (513,), (40, 50), dtypes=dtypes)
-    singly = text(read_pair(one, {side: Dump.open(dump.path) for side, dump in sides.items()}, OPTIONS) for one in readings)
+    singly = text(read_pair(one, {side: read_dump(dump.path) for side, dump in sides.items()}, OPTIONS) for one in readings)
     groups = group_small(readings, OPTIONS)
     assert sorted(number for group in groups for number in group) == list(range(len(readings)))
     alone = []
@@ -112,6 +113,6 @@ def test_a_view_that_makes_tensors_never_gives_those_that_were_recorded():
             yield kind
             yield from kinds(kind)
 
-    made = [kind for kind in kinds(Dump) if "view" in vars(kind)]
-    assert PairedDump in made
+    made = [kind for kind in (DerivedDump, *kinds(DerivedDump)) if "view" in vars(kind)]
+    assert TwoPasses in made
     assert [kind.__name__ for kind in made if "gather" not in vars(kind)] == []
