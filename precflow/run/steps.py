@@ -188,8 +188,9 @@ def refuse_other_recipe(config: RunConfig, where: RunFolder) -> None:
     """
     newest = next(iter(reversed(where.manifest.entries())), None) if where.folder.is_dir() else None
     words = dict(word.partition("=")[::2] for word in shlex.split(newest.command)) if newest else {}
-    other = words.get("+recipe", "")
-    if other in {"", config.recipe} or Path(other).stem == config.recipe or not (config.name or words.get("name")):
+    chosen = words.get("+recipe", "").strip("[]").split(",")
+    other = "+".join(name.strip() if name.strip() in config.recipe.split("+") else Path(name.strip()).stem for name in chosen)
+    if other in {"", config.recipe} or not (config.name or words.get("name")):
         return
     raise ConfigError(
         f"{where.folder} has runs of the recipe {other}, and this is {config.recipe}",

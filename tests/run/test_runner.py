@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -126,6 +127,16 @@ def test_a_name_belongs_to_one_recipe(composed):
         run(composed("name=warm_start"), command="")
     with pytest.raises(ConfigError, match="has runs of the recipe minilm"):
         build_plan(composed("name=warm_start"))
+
+
+@pytest.mark.parametrize("typed", ["[minilm,compare_dumps]", "[minilm, compare_dumps]", "[minilm,team/compare_dumps.yaml]"])
+def test_several_recipes_are_one_name(composed, typed):
+    run(composed("name=both"), command=f"precflow '+recipe={typed}' name=both")
+    again = composed("name=both")
+    again = replace(again, config=replace(again.config, recipe="minilm+compare_dumps"))
+    assert run(again, command=f"precflow '+recipe={typed}' name=both").run == 2
+    with pytest.raises(ConfigError, match=r"has runs of the recipe minilm\+compare_dumps, and this is compare_dumps"):
+        build_plan(composed("name=both"))
 
 
 def test_each_of_several_jobs_has_a_folder_with_its_report(composed, tmp_path):
