@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from precflow import resources
 from precflow.agent.contract import PHASES
 from precflow.config.documents import Document, display_path, dotted, read
 from precflow.diagnosis.advice.rule_templates import check_template, find_failure
@@ -115,6 +116,8 @@ _NEEDED = tuple(name for name, field in _KEYS.items() if field.default is MISSIN
 def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[AdviceRule]:
     """Read every rule file of the folders, sorted by id.
 
+    Templates in the rules that ship are checked by a test, and not at every run: that takes a second.
+
     Args:
         folders: Of precflow's own rules.
         team: Of a team's rules, whose ids have a prefix of their own.
@@ -126,7 +129,7 @@ def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[Advic
     rules: list[AdviceRule] = []
     problems: list[Problem] = []
     for path in (path for folder in (*folders, *team) for path in sorted(folder.glob("*.yaml"))):
-        wrong, rule = check_file(path, of_team=path.parent in team)
+        wrong, rule = check_file(path, of_team=path.parent in team, templates=path.parent != _shipped())
         problems += wrong
         if rule is not None:
             rules.append(rule)
@@ -160,16 +163,29 @@ def _find_id(path: Path) -> str:
     return read(path, "rule", path.stem).marks[("id",)].place
 
 
-def check_file(path: Path, *, of_team: bool) -> tuple[tuple[Problem, ...], AdviceRule | None]:
-    """Return what is wrong with one file, each problem with its line, and its rule if nothing is."""
-    return _check_document(read(path, "rule", path.stem), _OF_TEAM if of_team else _IDENTIFIER)
+def check_file(path: Path, *, of_team: bool, templates: bool = True) -> tuple[tuple[Problem, ...], AdviceRule | None]:
+    """Return what is wrong with one file, each problem with its line, and its rule if nothing is.
+
+    Args:
+        path: The file.
+        of_team: It is a team's, so that its id has a prefix of their own.
+        templates: Look into its texts and conditions too.
+    """
+    return _check_document(read(path, "rule", path.stem), _OF_TEAM if of_team else _IDENTIFIER, templates=templates)
+
+
+@functools.lru_cache(maxsize=1)
+def _shipped() -> Path:
+    return resources.directory("conf") / "rule"
 
 
 @functools.lru_cache(maxsize=512)  # a process reads the same rules at each of its runs
-def _check_document(document: Document, identifier: re.Pattern[str]) -> tuple[tuple[Problem, ...], AdviceRule | None]:
+def _check_document(
+    document: Document, identifier: re.Pattern[str], *, templates: bool
+) -> tuple[tuple[Problem, ...], AdviceRule | None]:
     name = document.path.stem
     problems = tuple(Problem(problem.place, problem.key or name, problem.message) for problem in document.problems)
-    problems = problems or tuple(_find_problems(document, identifier))
+    problems = problems or tuple(_find_problems(document, identifier) if templates else _find_wrong_keys(document))
     if problems:
         return problems, None
     values: dict[str, Any] = {key: tuple(value) if key in _LISTS else value for key, value in document.data.items()}
@@ -177,12 +193,17 @@ def _check_document(document: Document, identifier: re.Pattern[str]) -> tuple[tu
     return (), AdviceRule(**values)
 
 
-def _find_problems(document: Document, identifier: re.Pattern[str]) -> Iterator[Problem]:
+def _find_wrong_keys(document: Document) -> Iterator[Problem]:
     plain, whole = document.data, display_path(document.path)
     for key in (key for key in plain if key not in _KEYS):
         yield Problem(document.marks[(key,)].place, dotted((key,)), f"no such key; a rule has {', '.join(_KEYS)}")
     for key in (key for key in _NEEDED if not plain.get(key)):
         yield Problem(whole, key, "is missing")
+
+
+def _find_problems(document: Document, identifier: re.Pattern[str]) -> Iterator[Problem]:
+    yield from _find_wrong_keys(document)
+    plain = document.data
     for key in (key for key in plain if key in _KEYS):
         if key == "against":
             yield from _check_objections(document, plain[key], plain.get("about"))

@@ -140,6 +140,13 @@ def test_a_text_of_a_team_that_would_end_a_run_is_found_with_its_line(folder, ke
     assert rule is None
 
 
+def test_every_rule_that_ships_is_right():
+    """A run does not look into their templates."""
+    files = sorted((resources.directory("conf") / "rule").glob("*.yaml"))
+    assert len(files) > 100
+    assert [problem for file in files for problem in check_file(file, of_team=False)[0]] == []
+
+
 def test_every_text_that_ships_can_be_filled_in():
     for rule in load_rules([resources.directory("conf") / "rule"]):
         for name in ("title", "where", "why", "fix", "try_it", "confirm"):
