@@ -11,9 +11,9 @@ from precflow import keys, resources
 from precflow.config.schema import SIDES
 from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.advice.repro import SCRIPT
-from precflow.diagnosis.evidence.as_is import gather_as_is
+from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
-from precflow.diagnosis.evidence.curves import gather_curves
+from precflow.diagnosis.evidence.of_run.curves import gather_curves
 from precflow.diagnosis.findings import Finding
 from precflow.stages import curves, introduced
 from precflow.stages.alone import read_alone
@@ -80,12 +80,16 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
     """
     reproduction = read_reproduction(latest(needs, "determinism"))
     judged, verdict, region = introduced.read_conclusion(needs)
-    found = collect(
-        *open_both(needs, job),
+    reference, target = open_both(needs, job)
+    comparison = Comparison(
+        reference,
+        target,
+        job.config,
         region=region,
         measures=read_measures(latest(needs, "compare")),
         judged=judged,
-        config=job.config,
+        verdict=verdict,
+        outcomes=curves.read_outcomes(needs),
         blockers=reproduction.blockers,
         incomplete=reproduction.incomplete,
         introduced=introduced.read_introduced(needs),
@@ -94,9 +98,8 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
         alternatives=introduced.read_alternatives(needs),
         other_arguments=introduced.read_other_arguments(needs),
         alone=read_alone(needs),
-        repro=repro,
     )
-    return found | gather_curves(curves.read_outcomes(needs)) | gather_as_is(verdict)
+    return collect(comparison, repro)
 
 
 def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:

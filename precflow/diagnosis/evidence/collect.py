@@ -13,31 +13,28 @@ from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.advice.repro import SCRIPT, write_repro
 from precflow.diagnosis.alone import RunAlone
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
+from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.dropped_steps import find_first_broken, gather_first_broken
 from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import (
     communication,
-    copied_weights,
-    inputs,
-    loss_rows,
-    micro_batches,
     operator_families,
     run,
     suspect,
     training,
 )
+from precflow.diagnosis.evidence.of_run import list_pieces
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.overflows.skipped_steps import list_noted
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.suspect import find_different_arguments
 from precflow.diagnosis.evidence.tensors import ObservedCall, observe
 from precflow.diagnosis.examined import choose_examined, find_kind
-from precflow.diagnosis.findings import Region, Suspect
+from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.gradients.alternatives import GradientAlternative
 from precflow.diagnosis.gradients.linear import add_products
 from precflow.diagnosis.introduced import IntroducedError, group_by_call
 from precflow.diagnosis.other_arguments import OtherArgument
-from precflow.diagnosis.training.gradients import Gradients
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.diagnosis.training.updates import (
     StillParameter,
@@ -46,13 +43,11 @@ from precflow.diagnosis.training.updates import (
     gather_still,
     keep_whatever_data,
 )
-from precflow.dumps.batches import find_given
 from precflow.dumps.protocol import Dump
 from precflow.dumps.record_names import name_record
 from precflow.judgement.verdicts import Judged
 
 _LISTED = 5
-_NO_GRADIENTS = Gradients()
 _EXACT = 2.0**-18  # relative error; with operands of 11 bits a product has 2^-14 to 2^-11
 """Number of suspects whose tensors are read."""
 _TENSOR_OR_NONE = ("(absent) / None", "None / (absent)")
@@ -60,52 +55,25 @@ _TENSOR_OR_NONE = ("(absent) / None", "None / (absent)")
 _NOT_JUDGED = Judged(record="", status="not_judged")  # the status of data movement that changed values
 
 
-def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage between made of them
-    reference: Dump,
-    target: Dump,
-    *,
-    region: Region,
-    measures: Sequence[Measure],
-    judged: Sequence[Judged],
-    config: RunConfig,
-    blockers: Sequence[str] = (),
-    incomplete: Sequence[str] = (),
-    introduced: Sequence[IntroducedError] = (),
-    steps: Sequence[ReplayedStep] = (),
-    gradients: Gradients = _NO_GRADIENTS,
-    alternatives: Sequence[GradientAlternative] = (),
-    other_arguments: Sequence[OtherArgument] = (),
-    alone: Sequence[RunAlone] = (),
-    repro: Path | None = None,
-) -> dict[str, Any]:
+def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]:
     """Return evidence by the names of ``names.EVIDENCE``, and under ``suspects`` one mapping for each that is examined.
 
     Evidence that could not be measured is absent, so that no rule takes it for a measured value.
 
     Args:
-        reference: Dump of the reference.
-        target: Dump of the target.
-        region: Where the sides part.
-        measures: All pairs; none if blockers stood in the way.
-        judged: Their statuses.
-        config: The recipe.
-        blockers: What made a comparison meaningless; then no tensor is read.
-        incomplete: What is damaged in a dump or was never sealed, in words.
-        introduced: What float64 at the target's own inputs said about outputs.
-        steps: The optimizer's steps, computed again.
-        gradients: The gradients of both sides.
-        alternatives: What explains wrong gradients of suspects.
-        other_arguments: Values of arguments that explain suspects.
-        alone: Suspects that the target has run alone.
+        comparison: Two dumps, and what each stage has made of them.
         repro: Folder for a script that runs the first suspect alone, if all of its tensors were kept; ``None`` for no script.
     """
+    reference, target, config, blockers = comparison.reference, comparison.target, comparison.config, comparison.blockers
+    region, measures, judged, steps = comparison.region, comparison.measures, comparison.judged, comparison.steps
+    same_dtype = comparison.same_dtype
+    of_run = {name: value for piece in list_pieces() for name, value in piece.gather(comparison).items()}
     statuses = {record.record: record for record in judged}
-    same_dtype = reference.header.dtype == target.header.dtype
-    run_alone = {one.record: one for one in alone if one.alone is not None}
-    by_output = {(one.call, one.index): one for one in introduced}
-    by_call = group_by_call(introduced)
-    explained = {name: one for one in reversed(alternatives) for name in one.calls}
-    by_argument = {one.call: one for one in other_arguments if one.values}
+    run_alone = {one.record: one for one in comparison.alone if one.alone is not None}
+    by_output = {(one.call, one.index): one for one in comparison.introduced}
+    by_call = group_by_call(comparison.introduced)
+    explained = {name: one for one in reversed(comparison.alternatives) for name in one.calls}
+    by_argument = {one.call: one for one in comparison.other_arguments if one.values}
     different = {} if blockers else _find_different_calls(reference, target, same_dtype=same_dtype)
     suspected = {one.record for one in region.suspects}
     elsewhere = [
@@ -119,9 +87,8 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     still = find_still_parameters(reference, target, measures)
     still = keep_whatever_data(still) if blockers else still
     observed = [] if blockers else add_products(reference, target, observe(reference, target, choose_examined(region.suspects)))
-    micro = micro_batches.gather(reference, target) if region.suspects and not blockers else {}
     # Gradients that are a sum of micro batches with a factor each have no factor of their own.
-    of_loss = {BACKWARD, GRADIENT} if micro else set()
+    of_loss = {BACKWARD, GRADIENT} if "micro_factors" in of_run else set()
     looked_at = [one.suspect for one in observed]
     observed = [
         one
@@ -152,15 +119,12 @@ def collect(  # noqa: PLR0913  # what advise has: two dumps and what each stage 
     return {
         "recipe": config.recipe,
         "keep_tensors": keep_tensors(config),
-        **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=incomplete),
-        **inputs.gather(find_given(target)),
-        **({} if blockers else copied_weights.gather(reference, target)),
-        **({} if blockers else training.gather(reference, target, steps=steps, gradients=gradients, still=still)),
+        **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=comparison.incomplete),
+        **of_run,
+        **({} if blockers else training.gather(reference, target, steps=steps, gradients=comparison.gradients, still=still)),
         **gather_still(still, region),
-        **micro,
         **({} if blockers else gather_first_broken(find_first_broken(reference, target))),
         **({} if blockers else communication.gather_run(reference, target, region.suspects, judged)),
-        **(loss_rows.gather(reference, target) if region.suspects and not blockers else {}),
         "arguments_elsewhere": elsewhere[:_LISTED],
         "suspect_count": len(region.suspects),
         "first_suspect": region.suspects[0].name if region.suspects else "",

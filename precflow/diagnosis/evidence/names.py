@@ -1,431 +1,282 @@
 """All evidence that a rule may use, by name: its label on a screen and what it means.
 
-A rule that uses any other name is refused when it is loaded. To add evidence, add a row here, and compute it in the module of
-this folder that it belongs to.
+A rule that uses any other name is refused when it is loaded. Evidence about a run stands in the module that gathers it
+(:mod:`precflow.diagnosis.evidence.of_run`); here is what several modules gather together, and what is known of a suspect.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class EvidenceName(NamedTuple):
-    """One piece of evidence.
-
-    Attributes:
-        label: The words of a screen.
-        meaning: What it is, with its denominator.
-        unit: ``%`` for a share, which rules have as a number of one and people read as percent.
-        tests: What might have been the cause, if it is the share of the error's energy that this explains; ``""`` otherwise.
-    """
-
-    label: str
-    meaning: str
-    tests: str = ""
-    unit: str = ""
-
+from precflow.diagnosis.evidence.of_run import Evidence, list_pieces
 
 _RUN = {
-    "ranks": EvidenceName("ranks", "Number of processes; only if there are several."),
-    "read_early": EvidenceName(
+    "ranks": Evidence("ranks", "Number of processes; only if there are several."),
+    "read_early": Evidence(
         "results that are read too early",
         "Collectives whose result the target uses before it has arrived, and the reference not.",
     ),
-    "first_rank": EvidenceName("rank of the first suspect", "Only if there are several."),
-    "only_rank": EvidenceName(
+    "first_rank": Evidence("rank of the first suspect", "Only if there are several."),
+    "only_rank": Evidence(
         "only this rank", "All suspects are on one rank, and no other fails before its first collective of that step."
     ),
-    "uneven_parts": EvidenceName(
+    "uneven_parts": Evidence(
         "parts of the batch", "Numbers of samples of the ranks, where they are uneven and the other side is a single process."
     ),
-    "uneven_factors": EvidenceName(
+    "uneven_factors": Evidence(
         "gradients of the parts, times those of the single process", "At the model's output, for each rank."
     ),
-    "uneven_explains": EvidenceName("explained by their sizes", "The factor of each rank is that of its part's size."),
-    "collectives_missing": EvidenceName(
+    "uneven_explains": Evidence("explained by their sizes", "The factor of each rank is that of its part's size."),
+    "collectives_missing": Evidence(
         "collectives that the target does not call",
         "And what they carry, as far as a suspect depends on it; absent if there are none.",
     ),
-    "collectives_extra": EvidenceName("collectives that only the target calls", "The same of the reference."),
-    "gradients_unreduced": EvidenceName(
+    "collectives_extra": Evidence("collectives that only the target calls", "The same of the reference."),
+    "gradients_unreduced": Evidence(
         "they carry gradients", "Whether these collectives carry gradients of parameters; absent without such collectives."
     ),
-    "recipe": EvidenceName("recipe", "Name of the recipe."),
-    "keep_tensors": EvidenceName(
+    "recipe": Evidence("recipe", "Name of the recipe."),
+    "keep_tensors": Evidence(
         "keeps tensors", "The override with which a run of this recipe keeps the tensors of its suspects."
     ),
-    "reference_dtype": EvidenceName("reference dtype", "Floating point type of the reference."),
-    "target_dtype": EvidenceName("target dtype", "Floating point type of the target."),
-    "low_precision": EvidenceName("low precision", "Either side computes in 16 bits or fewer."),
-    "damage": EvidenceName("damaged", "What is missing, torn or cut short in the dumps, or was never sealed; up to five."),
-    "emulated": EvidenceName("emulated", "Either side is emulated."),
-    "failing": EvidenceName(
-        "records over their limit", "Number of records that fail, or differ in shape, dtype or finiteness."
-    ),
-    "accepted_count": EvidenceName("accepted differences", "Number of records whose difference the recipe accepts."),
-    "suspect_count": EvidenceName("calls that introduce an error", "Number of suspects."),
-    "first_suspect": EvidenceName("first suspect", "Its name; empty without one."),
-    "first_record": EvidenceName("its record", "Name of the first suspect's failing output; empty without one."),
-    "first_suspect_phase": EvidenceName("part of the step it is in", "Phase of the first suspect; empty without one."),
-    "later_phases": EvidenceName(
+    "reference_dtype": Evidence("reference dtype", "Floating point type of the reference."),
+    "target_dtype": Evidence("target dtype", "Floating point type of the target."),
+    "low_precision": Evidence("low precision", "Either side computes in 16 bits or fewer."),
+    "damage": Evidence("damaged", "What is missing, torn or cut short in the dumps, or was never sealed; up to five."),
+    "emulated": Evidence("emulated", "Either side is emulated."),
+    "failing": Evidence("records over their limit", "Number of records that fail, or differ in shape, dtype or finiteness."),
+    "accepted_count": Evidence("accepted differences", "Number of records whose difference the recipe accepts."),
+    "suspect_count": Evidence("calls that introduce an error", "Number of suspects."),
+    "first_suspect": Evidence("first suspect", "Its name; empty without one."),
+    "first_record": Evidence("its record", "Name of the first suspect's failing output; empty without one."),
+    "first_suspect_phase": Evidence("part of the step it is in", "Phase of the first suspect; empty without one."),
+    "later_phases": Evidence(
         "parts of the step behind the start",
         "Phases that follow the one in which the run starts, if that is in the first recorded step; empty otherwise.",
     ),
-    "suspect_kinds": EvidenceName(
+    "suspect_kinds": Evidence(
         "kinds of them", "Operator, class of module and phase of the suspects that evidence about the run does not tell."
     ),
-    "suspects_all_matmul": EvidenceName(
+    "suspects_all_matmul": Evidence(
         "all of them multiply matrices", "Every suspect is of the family matmul; false without any."
     ),
-    "weights_different": EvidenceName("weights that differ", "Up to five names."),
-    "weights_different_count": EvidenceName("number of weights that differ", "Weights that differ or are on one side only."),
-    "weights_on_one_side_count": EvidenceName(
+    "weights_different": Evidence("weights that differ", "Up to five names."),
+    "weights_different_count": Evidence("number of weights that differ", "Weights that differ or are on one side only."),
+    "weights_on_one_side_count": Evidence(
         "of them on one side only", "Weights whose name only one side has, after the rules of section `pairing`."
     ),
-    "weights_of_another_type": EvidenceName(
-        "weights of another type", "Up to five, with both types; equal after rounding, in a model whose other weights agree."
-    ),
-    "weights_of_another_type_count": EvidenceName("number of weights of another type", "Equal after rounding."),
-    "weights_tied": EvidenceName("weights tied on one side", "Up to five, with the weight that they are tied to."),
-    "weights_tied_count": EvidenceName("of them with other values", "Weights tied on one side that differ in their bits."),
-    "copied_weights": EvidenceName(
-        "copies of weights",
-        "Up to five operators of the target that read a copy of a weight where the reference's read the weight.",
-    ),
-    "copied_weights_where": EvidenceName("where the first is read", "Module and operator."),
-    "copied_weights_stale": EvidenceName(
-        "of them not updated", "Copies that still have the same bits in a later step, after the weight has moved."
-    ),
-    "inputs_different": EvidenceName("inputs that differ", "Up to five names."),
-    "inputs_different_count": EvidenceName("number of inputs that differ", "Inputs that differ or are on one side only."),
-    "inputs_described": EvidenceName("how these inputs differ", "Up to five, with values and types, the reference's first."),
-    "input_words": EvidenceName("how the first differs", "Values and types, or how far apart; empty if no values were kept."),
-    "input_kind": EvidenceName(
-        "sort of data", "pictures, times, tokens, mask or positions, of the first input that differs; empty if unknown."
-    ),
-    "first_input_is": EvidenceName(
-        "kind of the first difference",
-        "data: other data; choice: chosen by the model before; elsewhere: made by another call of it; stale: made in another "
-        "step; calls: further calls.",
-    ),
-    "inputs_chosen": EvidenceName("inputs that the model chose", "Up to five names; no record leads from the choice to them."),
-    "inputs_from_elsewhere": EvidenceName(
-        "inputs that another call made", "Up to five names; the model made them, in another call than on the reference."
-    ),
-    "inputs_stale": EvidenceName(
-        "inputs that another step made",
-        "Up to five, with the calls that made them on both sides; the calls are of different steps.",
-    ),
-    "seed_reference": EvidenceName("seed of the reference", "As the agent set it."),
-    "seed_target": EvidenceName("seed of the target", "As the agent set it."),
-    "device_draws": EvidenceName(
-        "random numbers drawn on the device", "Operators whose numbers were not drawn on CPU and moved."
-    ),
-    "device_draw_sites": EvidenceName(
+    "inputs_different": Evidence("inputs that differ", "Up to five names."),
+    "inputs_different_count": Evidence("number of inputs that differ", "Inputs that differ or are on one side only."),
+    "seed_reference": Evidence("seed of the reference", "As the agent set it."),
+    "seed_target": Evidence("seed of the target", "As the agent set it."),
+    "device_draws": Evidence("random numbers drawn on the device", "Operators whose numbers were not drawn on CPU and moved."),
+    "device_draw_sites": Evidence(
         "where the script draws on the device", "File and line, operator and device of up to five draws of a script."
     ),
-    "changed_by_watching": EvidenceName(
+    "changed_by_watching": Evidence(
         "computes something else when it is watched", "Side, and what differs from a run without capture."
     ),
-    "other_amounts": EvidenceName(
+    "other_amounts": Evidence(
         "ran in all", "Steps, micro batches or calls of a model that one side made more of, with the numbers of both."
     ),
-    "further_calls": EvidenceName(
-        "calls of one side alone",
-        "Calls of a model that one side makes more in a step, while it is given the same in all others.",
-    ),
-    "as_is": EvidenceName(
-        "both sides as they are",
-        "What a run without what the recipe changes has shown: agrees, differs, not_comparable, failed or not_run; absent if "
-        "nobody asked.",
-    ),
-    "as_is_why": EvidenceName("as they are", "The same in words."),
-    "as_is_repeats": EvidenceName(
-        "compared with their own noise", "The sides were run twice as they are, so that what a side changes by itself is known."
-    ),
-    "recipe_changes": EvidenceName("changed by the recipe", "What the recipe changed in what ran, each with its places."),
-    "changes_undone": EvidenceName(
-        "leaves it alone",
-        "The overrides with which a run leaves the most likely of these changes alone; empty if there are none.",
-    ),
-    "compiled_unseen": EvidenceName(
+    "compiled_unseen": Evidence(
         "not seen", "What each side ran in compiled code, where nothing is recorded inside, with the number of modules."
     ),
-    "draws_patch": EvidenceName(
+    "draws_patch": Evidence(
         "patch", "File in the folder of the report that makes the script draw on the CPU; empty if there is none."
     ),
-    "unrepeatable_reference": EvidenceName(
+    "unrepeatable_reference": Evidence(
         "reference changes at", "Module and operator of records that change between equal runs, in order."
     ),
-    "unrepeatable_target": EvidenceName("target changes at", "The same on the target."),
-    "misspelt_variables": EvidenceName("environment variables", "Misspelt names and the names that they resemble."),
-    "package_differences": EvidenceName(
+    "unrepeatable_target": Evidence("target changes at", "The same on the target."),
+    "misspelt_variables": Evidence("environment variables", "Misspelt names and the names that they resemble."),
+    "package_differences": Evidence(
         "packages that differ", "`name: reference / target`, those first that the recipe wants the same."
     ),
-    "matmul_switches": EvidenceName("switch for matrix products", "TF32, HF32 and their like, in effect on one side only."),
-    "convolution_switches": EvidenceName("switch for convolutions", "The same for convolutions."),
-    "unpaired_reference": EvidenceName("only on the reference", "Up to five names of calls without a partner."),
-    "unpaired_target": EvidenceName("only on the target", "The same on the target."),
-    "overflow_reference": EvidenceName(
+    "matmul_switches": Evidence("switch for matrix products", "TF32, HF32 and their like, in effect on one side only."),
+    "convolution_switches": Evidence("switch for convolutions", "The same for convolutions."),
+    "unpaired_reference": Evidence("only on the reference", "Up to five names of calls without a partner."),
+    "unpaired_target": Evidence("only on the target", "The same on the target."),
+    "overflow_reference": Evidence(
         "overflow begins on the reference at", "First call that makes saturated values, infinity and NaN, each with its count."
     ),
-    "overflow_target": EvidenceName("overflow begins on the target at", "The same on the target."),
-    "overflow_both": EvidenceName("the same call on both sides", "Calls that are the first to make a kind on both sides."),
-    "overflow_kind": EvidenceName(
+    "overflow_target": Evidence("overflow begins on the target at", "The same on the target."),
+    "overflow_both": Evidence("the same call on both sides", "Calls that are the first to make a kind on both sides."),
+    "overflow_kind": Evidence(
         "first on the target only", "`saturated`, `infinity` or `nan`: the first kind that only the target has."
     ),
-    "overflow_starts": EvidenceName("where that begins", "Module and operator."),
-    "overflow_ends": EvidenceName("kinds that follow", "Further kinds that only the target has, in order."),
-    "broken_side": EvidenceName(
+    "overflow_starts": Evidence("where that begins", "Module and operator."),
+    "overflow_ends": Evidence("kinds that follow", "Further kinds that only the target has, in order."),
+    "broken_side": Evidence(
         "side with NaN in a step that the other dropped",
         "Such steps are kept (`capture.keep_last`), so that the other side had none; absent without one.",
     ),
-    "broken_at": EvidenceName("NaN begins there at", "Module and operator of the first call that makes NaN or infinity."),
-    "broken_text": EvidenceName("what it gives", "Call, number of elements and step."),
-    "left_out_reference": EvidenceName(
+    "broken_at": Evidence("NaN begins there at", "Module and operator of the first call that makes NaN or infinity."),
+    "broken_text": Evidence("what it gives", "Call, number of elements and step."),
+    "left_out_reference": Evidence(
         "steps that the reference skips",
         "Its gradients are not finite and its optimizer did nothing; the target's made the step.",
     ),
-    "left_out_target": EvidenceName("steps that the target skips", "The same on the target."),
-    "left_out_both": EvidenceName("steps that both skip", "Gradients are not finite, and neither optimizer did anything."),
-    "still": EvidenceName(
+    "left_out_target": Evidence("steps that the target skips", "The same on the target."),
+    "left_out_both": Evidence("steps that both skip", "Gradients are not finite, and neither optimizer did anything."),
+    "still": Evidence(
         "not updated on one side",
         "Which parameters, or tensors of the optimizer's state, move on one side only, and why; absent if none does.",
     ),
-    "still_why": EvidenceName("why it is not updated", "frozen, not held, no gradient, rounded or lost."),
-    "still_state": EvidenceName(
+    "still_why": Evidence("why it is not updated", "frozen, not held, no gradient, rounded or lost."),
+    "still_state": Evidence(
         "tensor of the state that stands still", "Though its weight moves; empty where the weight itself stands still."
     ),
-    "still_side": EvidenceName("it stands still on", "reference or target."),
-    "still_where": EvidenceName("step that moves nothing", "The optimizer's step of the first of them, as records are named."),
-    "still_parameters": EvidenceName("they stand still", "Parameters of the earliest step, all for the same reason."),
-    "still_states": EvidenceName("so does the state", "Tensors of the optimizer's state that one side alone changes."),
-    "still_starts": EvidenceName("the error starts there", "Nothing fails before the update that is missing."),
-    "optimizer_settings": EvidenceName(
+    "still_side": Evidence("it stands still on", "reference or target."),
+    "still_where": Evidence("step that moves nothing", "The optimizer's step of the first of them, as records are named."),
+    "still_parameters": Evidence("they stand still", "Parameters of the earliest step, all for the same reason."),
+    "still_states": Evidence("so does the state", "Tensors of the optimizer's state that one side alone changes."),
+    "still_starts": Evidence("the error starts there", "Nothing fails before the update that is missing."),
+    "optimizer_settings": Evidence(
         "settings of the optimizer that differ", "`name: reference / target (parameters)`, as recorded at each step."
     ),
-    "optimizer_choices": EvidenceName(
+    "optimizer_choices": Evidence(
         "class and settings that one side lacks",
         "`name: reference / target`; they choose a formula or another implementation of the same.",
     ),
-    "optimizer_settings_proven": EvidenceName(
+    "optimizer_settings_proven": Evidence(
         "of these change the target's steps",
         "Its steps follow from them, and not from the reference's; absent if no step was computed again.",
     ),
-    "optimizer_steps": EvidenceName(
+    "optimizer_steps": Evidence(
         "steps of the optimizer computed again", "Of parameters whose tensors were kept; absent if there are none."
     ),
-    "optimizer_faults": EvidenceName(
+    "optimizer_faults": Evidence(
         "that do not follow from their own gradient", "Steps of the target whose weight or state the formula does not give."
     ),
-    "optimizer_first_fault": EvidenceName("first of them", "Parameter; empty without one."),
-    "optimizer_cause": EvidenceName(
+    "optimizer_first_fault": Evidence("first of them", "Parameter; empty without one."),
+    "optimizer_cause": Evidence(
         "they follow if", "Another setting than the recorded one that gives the target's weights; empty if none does."
     ),
-    "optimizer_explained": EvidenceName("explained by that setting", "Share of the steps that do not follow.", unit="%"),
-    "rate_shift": EvidenceName(
+    "optimizer_explained": Evidence("explained by that setting", "Share of the steps that do not follow.", unit="%"),
+    "rate_shift": Evidence(
         "learning rates are those of the reference's step", "1: a step later, -1: a step earlier; 0 if neither."
     ),
-    "gradient_factor": EvidenceName(
+    "gradient_factor": Evidence(
         "gradients are those of the reference times", "One factor for all parameters in the first step; absent without one."
     ),
-    "gradient_factor_share": EvidenceName("parameters with that factor", "Of those with a gradient.", unit="%"),
-    "gradients_reference": EvidenceName(
+    "gradient_factor_share": Evidence("parameters with that factor", "Of those with a gradient.", unit="%"),
+    "gradients_reference": Evidence(
         "between backward and the optimizer, on the reference",
         "What happened to the gradients in the first step in which it differs; absent if it is the same.",
     ),
-    "gradients_target": EvidenceName("the same on the target", "Such as: all multiplied by 0.13, cut off at 0.1, unchanged."),
-    "gradients_step": EvidenceName("first in step", "Number of that step."),
-    "micro_factors": EvidenceName(
-        "loss of each micro batch times",
-        "Its gradient at the model's output over the reference's, in order; absent unless each has one factor and they differ.",
-    ),
-    "micro_tokens": EvidenceName(
-        "tokens that count in each", "Rows of that gradient which are not zero; absent if it is not known."
-    ),
-    "micro_divides": EvidenceName(
-        "divides each micro batch by its own tokens",
-        "`reference` or `target`; the other side divides by those of the whole step. Absent if the numbers do not say so.",
-    ),
-    "gradients_left_side": EvidenceName(
+    "gradients_target": Evidence("the same on the target", "Such as: all multiplied by 0.13, cut off at 0.1, unchanged."),
+    "gradients_step": Evidence("first in step", "Number of that step."),
+    "gradients_left_side": Evidence(
         "gradients that still hold the last step's",
         "Side whose gradients are those of the other side and of its own step before; absent if there is none.",
     ),
-    "gradients_left_step": EvidenceName("they do so first in step", "Number of the step."),
-    "gradients_left_share": EvidenceName(
+    "gradients_left_step": Evidence("they do so first in step", "Number of the step."),
+    "gradients_left_share": Evidence(
         "parameters that are such a sum", "Whose gradient is that sum, of those on both sides.", unit="%"
     ),
-    "gradients_narrow": EvidenceName(
+    "gradients_narrow": Evidence(
         "gradients of the target fit into", "16-bit type that holds all that its optimizer sees, and not the reference's."
     ),
-    "mixed_precision_different": EvidenceName(
+    "mixed_precision_different": Evidence(
         "mixed precision differs",
         "`setting: reference / target` of what was in effect: level, type, modules, operators, scale.",
     ),
-    "batches_shuffled": EvidenceName(
+    "batches_shuffled": Evidence(
         "batches in another order", "The model was given the same inputs as on the reference, in other steps."
     ),
-    "arguments_elsewhere": EvidenceName(
+    "arguments_elsewhere": Evidence(
         "arguments that differ elsewhere", "`call: name: reference / target` of calls that are no suspects; up to five."
     ),
-    "unpaired_count": EvidenceName("records without a partner", "Number of judged records that are on one side only."),
-    "curve": EvidenceName(
-        "curve", "Name of the curve that the following is about: the first that is misaligned, else the loss."
-    ),
-    "curve_verdict": EvidenceName("verdict of the curve", "aligned, misaligned or inconclusive."),
-    "curve_compared": EvidenceName("steps compared", "Steps at which both sides are finite."),
-    "curve_first_step": EvidenceName("first step", "The first of them."),
-    "curve_first_abs_error": EvidenceName("difference of the first step", "Absolute."),
-    "curve_first_rel_error": EvidenceName("relative difference of the first step", "Of the reference there.", unit="%"),
-    "curve_max_abs_error": EvidenceName("largest difference", "Absolute."),
-    "curve_max_abs_step": EvidenceName("step of the largest difference", "Where it is."),
-    "curve_mean_rel_error": EvidenceName(
-        "mean relative difference", "Mean over the steps, as a share of the reference.", unit="%"
-    ),
-    "curve_smooth_rel_error": EvidenceName(
-        "largest difference of the smoothed curves", "Of running means, as a share of the reference.", unit="%"
-    ),
-    "curve_parted_step": EvidenceName(
-        "they part at step", "From there the smoothed curves stay more than 1 % apart; -1 if they do not."
-    ),
-    "curve_apart_from": EvidenceName("apart from step", "Begin of the longest stretch in which they are; -1 without one."),
-    "curve_apart_to": EvidenceName("apart to step", "The last step of that stretch."),
-    "curve_mean_difference": EvidenceName("mean difference", "Target minus reference, with its sign."),
-    "curve_one_sided": EvidenceName("to one side", "The mean difference is more than three times its uncertainty."),
-    "curve_above": EvidenceName("steps with the target above", "Share of the steps.", unit="%"),
-    "curve_growth": EvidenceName(
-        "growth of the difference",
-        "none, steady, noise (like the root of the step), bias (like the step), faster, shrinks, unknown.",
-    ),
-    "curve_per_step": EvidenceName("change with each step", "Of the difference, on average."),
-    "curve_per_root_step": EvidenceName("times the root of the step", "Size of the difference as a random walk."),
-    "curve_exponent": EvidenceName("exponent of the step", "Fitted to the size of the difference."),
-    "curve_fluctuation": EvidenceName(
-        "largest difference between runs of the reference", "Absolute; 0 without a further run of it."
-    ),
-    "curve_repeats": EvidenceName("further runs of the reference", "Their number."),
-    "curve_shift": EvidenceName("steps to add on the target", "With which the curves agree far better; 0 if with none."),
-    "curve_nonfinite_reference": EvidenceName("steps with NaN or Inf on the reference", "Their number."),
-    "curve_nonfinite_target": EvidenceName("steps with NaN or Inf on the target", "Their number."),
-    "curve_first_nonfinite": EvidenceName("first step with NaN or Inf", "-1 without one."),
-    "curve_first_nonfinite_side": EvidenceName("side with it first", "reference, target or both."),
-    "curve_spikes_reference": EvidenceName("steps with a spike on the reference alone", "In order; of both sides at most 20."),
-    "curve_spikes_target": EvidenceName("steps with a spike on the target alone", "The same on the target."),
-    "curve_relation": EvidenceName("the target is", "The factor or the amount in words, with four digits; else empty."),
-    "curve_factor": EvidenceName("target / reference at every step", "If one factor explains the whole difference; else 0."),
-    "curve_integer": EvidenceName("factor, or its inverse, is the whole number", "0 if neither is one."),
-    "curve_offset": EvidenceName("target - reference at every step", "If one amount explains the whole difference; else 0."),
-    "curve_left": EvidenceName("left unexplained by it", "Share of the difference, by root mean square.", unit="%"),
-    "curve_resumed": EvidenceName(
-        "resumed where they part", "The side whose log was resumed at the step from which on the curves are apart; else empty."
-    ),
-    "curve_restarts": EvidenceName("resumed", "Where a log goes back to an earlier step, in words."),
-    "scale_drops_reference": EvidenceName(
-        "steps at which the reference lowers its loss scale", "An optimizer step was skipped there because of an overflow."
-    ),
-    "scale_drops_target": EvidenceName("steps at which the target lowers its loss scale", "The same on the target."),
-    "tokens_left_out": EvidenceName(
-        "tokens that the target's loss leaves out",
-        "Rows of the gradient at the model's output that are exactly zero on the target alone; absent if there are none.",
-    ),
-    "tokens_added": EvidenceName("tokens that the target's loss counts in addition", "The same on the reference alone."),
-    "tokens_ratio": EvidenceName("other rows of that gradient", "Their size over that of the reference, the median."),
+    "unpaired_count": Evidence("records without a partner", "Number of judged records that are on one side only."),
 }
 _SUSPECT = {
-    "phase": EvidenceName("part of the step", "Phase of the call."),
-    "kind": EvidenceName("kind", "Operator, class of its module, and phase."),
-    "collective": EvidenceName("collective", "Name of the suspect, if it carries tensors between ranks."),
-    "lost_result": EvidenceName(
+    "phase": Evidence("part of the step", "Phase of the call."),
+    "kind": Evidence("kind", "Operator, class of its module, and phase."),
+    "collective": Evidence("collective", "Name of the suspect, if it carries tensors between ranks."),
+    "lost_result": Evidence(
         "collective whose result is lost in part",
         "Its result agrees, and what takes it differs by exactly the missing part; absent if there is none.",
     ),
-    "lost_share": EvidenceName("lost", "Share of that result that is zeros in its place.", unit="%"),
-    "lost_of": EvidenceName("counted in", "`elements`, or `energy` where only sketches were kept."),
-    "lost_where": EvidenceName("lost at", "At which end of which axis; empty if at none."),
-    "uncalled": EvidenceName(
-        "not called on the target", "The suspect is a collective that the target does not call; else absent."
-    ),
-    "ranks_agree": EvidenceName(
+    "lost_share": Evidence("lost", "Share of that result that is zeros in its place.", unit="%"),
+    "lost_of": Evidence("counted in", "`elements`, or `energy` where only sketches were kept."),
+    "lost_where": Evidence("lost at", "At which end of which axis; empty if at none."),
+    "uncalled": Evidence("not called on the target", "The suspect is a collective that the target does not call; else absent."),
+    "ranks_agree": Evidence(
         "every rank gives the same on both sides", "The inputs of the collective have the same bits on every rank of its group."
     ),
-    "reductions": EvidenceName(
+    "reductions": Evidence(
         "computed reduction", "Of the reference and of the target, where they differ: the one that explains what a rank got."
     ),
-    "groups": EvidenceName("ranks that take part", "Of the reference and of the target, where they differ."),
-    "left_out": EvidenceName(
-        "left out on the target", "Ranks without which the reduction explains what the target's rank got."
-    ),
-    "name": EvidenceName("where", "Name of the call."),
-    "record": EvidenceName("record", "Name of its failing output."),
-    "module": EvidenceName("module", "Qualified name of the module."),
-    "operator": EvidenceName("operator", "Canonical name of the operator; `module` for a module."),
-    "family": EvidenceName(
+    "groups": Evidence("ranks that take part", "Of the reference and of the target, where they differ."),
+    "left_out": Evidence("left out on the target", "Ranks without which the reduction explains what the target's rank got."),
+    "name": Evidence("where", "Name of the call."),
+    "record": Evidence("record", "Name of its failing output."),
+    "module": Evidence("module", "Qualified name of the module."),
+    "operator": Evidence("operator", "Canonical name of the operator; `module` for a module."),
+    "family": Evidence(
         "family", "matmul, normalisation, softmax, activation, masking, random, reduction, attention, module, other."
     ),
-    "site": EvidenceName("called at", "Place in the source."),
-    "why_suspect": EvidenceName("on the graph", "Why it is under suspicion."),
-    "status": EvidenceName("status", "Status of its output."),
-    "ratio": EvidenceName("times its limit", "How far over its limit; above 1 fails."),
-    "movement": EvidenceName("pure movement", "The operator only moves values."),
-    "accumulated": EvidenceName("inputs near their limit", "An input uses more than half of its limit already."),
-    "inputs_use": EvidenceName(
+    "site": Evidence("called at", "Place in the source."),
+    "why_suspect": Evidence("on the graph", "Why it is under suspicion."),
+    "status": Evidence("status", "Status of its output."),
+    "ratio": Evidence("times its limit", "How far over its limit; above 1 fails."),
+    "movement": Evidence("pure movement", "The operator only moves values."),
+    "accumulated": Evidence("inputs near their limit", "An input uses more than half of its limit already."),
+    "inputs_use": Evidence(
         "error of the inputs, of their limit", "Largest of the passing records that it is computed from.", unit="%"
     ),
-    "inputs_equal": EvidenceName("inputs bitwise equal", "All inputs and weights have the same bits on both sides."),
-    "inputs_differ": EvidenceName("an input has other bits", "Of those whose content is known on both sides."),
-    "input_shapes_equal": EvidenceName("inputs have the same shapes", "All inputs and weights."),
-    "shape_follows_values": EvidenceName(
+    "inputs_equal": Evidence("inputs bitwise equal", "All inputs and weights have the same bits on both sides."),
+    "inputs_differ": Evidence("an input has other bits", "Of those whose content is known on both sides."),
+    "input_shapes_equal": Evidence("inputs have the same shapes", "All inputs and weights."),
+    "shape_follows_values": Evidence(
         "its size depends on values", "The operator returns as many values as its inputs select, such as nonzero."
     ),
-    "introduced_fault": EvidenceName(
+    "introduced_fault": Evidence(
         "introduces an error in place", "By float64 at the target's own inputs; absent where it was not evaluated."
     ),
-    "introduced_rho": EvidenceName("times the reference's own error", "Against float64, each side at its own inputs."),
-    "introduced_measure": EvidenceName(
+    "introduced_rho": Evidence("times the reference's own error", "Against float64, each side at its own inputs."),
+    "introduced_measure": Evidence(
         "shown by",
         "`rho` (size), `variance`, `slope`, `curve`, `largest` (rounding residue), `half_steps`, `other_form`, `movement` or"
         " `nonfinite`.",
     ),
-    "half_steps": EvidenceName(
+    "half_steps": Evidence(
         "smallest values in steps of float16",
         "Those of a bfloat16 output are whole multiples of 2^-24, and correct ones are not; absent otherwise.",
     ),
-    "introduced_factor_share": EvidenceName(
+    "introduced_factor_share": Evidence(
         "what one factor leaves, of its line",
         "Of its error in place, over the largest that rounding may leave; above 1 is more.",
     ),
-    "introduced_systematic": EvidenceName("the error follows the values", "Not only more rounding."),
-    "alone_error": EvidenceName(
+    "introduced_systematic": Evidence("the error follows the values", "Not only more rounding."),
+    "alone_error": Evidence(
         "error when it runs alone",
         "Relative, on the target, at the inputs of either side; with `whatif=[suspects_alone]` only.",
     ),
-    "alone_fault": EvidenceName(
-        "wrong when it runs alone", "By the line that calls of the run are held to; absent without that."
-    ),
-    "alone_same_bits": EvidenceName(
+    "alone_fault": Evidence("wrong when it runs alone", "By the line that calls of the run are held to; absent without that."),
+    "alone_same_bits": Evidence(
         "alone it gives what was recorded", "With the target's own inputs, bit for bit; absent if it is not known."
     ),
-    "wired_differently": EvidenceName(
+    "wired_differently": Evidence(
         "takes other inputs", "Sentences that say which call an input comes from on both sides; absent if they are the same."
     ),
-    "operand_bits": EvidenceName(
+    "operand_bits": Evidence(
         "bits of the operands that explain it", "11, 10 or 7 explicit bits of the significand; 0 if none explains the output."
     ),
-    "operand_share": EvidenceName(
+    "operand_share": Evidence(
         "explained by those bits", "Share of the error's energy.", tests="operands of fewer bits", unit="%"
     ),
-    "exact_products": EvidenceName(
+    "exact_products": Evidence(
         "products before it that agree", "Products of the same kind that agree to 18 bits or more, before this one."
     ),
-    "in_place": EvidenceName(
+    "in_place": Evidence(
         "measured at its own inputs", "The numbers below are against float64 at the target's own inputs; absent otherwise."
     ),
-    "own_error": EvidenceName("its own error", "Norm of its error against float64 at its own inputs, relative to that."),
-    "own_error_units": EvidenceName(
-        "its own error in roundings", "In units of one rounding of its type; near 1 if it is right."
-    ),
-    "variant": EvidenceName(
+    "own_error": Evidence("its own error", "Norm of its error against float64 at its own inputs, relative to that."),
+    "own_error_units": Evidence("its own error in roundings", "In units of one rounding of its type; near 1 if it is right."),
+    "variant": Evidence(
         "computed exactly as",
         "Way to compute the operator that gives the target's output: gelu_tanh, gelu_erf, gelu_sigmoid, straight_lines,"
         " other_slope,"
@@ -434,185 +285,177 @@ _SUSPECT = {
         " rows_shifted, terms_left_out, terms_added_twice, positions_shifted, inputs_in_bfloat16, inputs_in_float16;"
         " empty if none does.",
     ),
-    "variant_share": EvidenceName(
+    "variant_share": Evidence(
         "explained by that", "Share of the error's energy.", tests="another form of the operator", unit="%"
     ),
-    "variant_detail": EvidenceName("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
-    "argument_values": EvidenceName(
+    "variant_detail": Evidence("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
+    "argument_values": Evidence(
         "computed exactly with the argument",
         "Values of arguments with which float64 at the target's own inputs gives its output within the line of the operator;"
         " absent if none does. Several explain it equally well.",
     ),
-    "argument_recorded": EvidenceName("in place of", "The values of these arguments that both sides were called with."),
-    "argument_share": EvidenceName(
+    "argument_recorded": Evidence("in place of", "The values of these arguments that both sides were called with."),
+    "argument_share": Evidence(
         "explained by that argument", "Share of the error's energy.", tests="another argument", unit="%"
     ),
-    "argument_places": EvidenceName(
+    "argument_places": Evidence(
         "elements that tell", "Elements of the output at which the two values of the argument give different numbers."
     ),
-    "backward_change": EvidenceName(
+    "backward_change": Evidence(
         "its backward is computed exactly with",
         "The one change with which the backward of the module, computed again, gives the target's gradients: bfloat16 or"
         " float16 (what leaves a function is rounded to it), operands_11, operands_10 or operands_7 (explicit bits of what a"
         " product multiplies), scaled, or form_ and the name of another form of one function's backward; empty if none does,"
         " absent if none was tried.",
     ),
-    "backward_share": EvidenceName(
+    "backward_share": Evidence(
         "explained by that change", "Share of the error's energy.", tests="a change in the backward", unit="%"
     ),
-    "backward_left": EvidenceName(
+    "backward_left": Evidence(
         "left by that change", "In units of the reference's own error: near 1 if nothing but rounding is left."
     ),
-    "backward_factor": EvidenceName("factor of the gradients", "Fitted where they are scaled; 1 otherwise."),
-    "backward_at": EvidenceName("in the backward of", "Functions of which that may be said, in order of the forward."),
-    "backward_other_share": EvidenceName(
-        "explained by another change", "Largest share of the other kinds of changes.", unit="%"
-    ),
-    "sum_type": EvidenceName(
+    "backward_factor": Evidence("factor of the gradients", "Fitted where they are scaled; 1 otherwise."),
+    "backward_at": Evidence("in the backward of", "Functions of which that may be said, in order of the forward."),
+    "backward_other_share": Evidence("explained by another change", "Largest share of the other kinds of changes.", unit="%"),
+    "sum_type": Evidence(
         "sums fit into", "16-bit type that holds the target's sums before a bias of float32 is added; empty if none does."
     ),
-    "unchanged": EvidenceName(
+    "unchanged": Evidence(
         "left as it came", "Which end of which axis has the values of an input, and the rest is right; empty if none has."
     ),
-    "elements": EvidenceName("elements", "Number of elements of the output: one number fits any factor."),
-    "few_share": EvidenceName(
+    "elements": Evidence("elements", "Number of elements of the output: one number fits any factor."),
+    "few_share": Evidence(
         "elements with nearly all of the error", "Smallest share of them that carries 99 % of its energy.", unit="%"
     ),
-    "few_rows": EvidenceName("rows with nearly all of the error", "Number of rows of the last axis."),
-    "isolated": EvidenceName(
+    "few_rows": Evidence("rows with nearly all of the error", "Number of rows of the last axis."),
+    "isolated": Evidence(
         "wrong alone", "The few elements, rows or columns beyond rounding, where all others are right; empty if more are."
     ),
-    "isolated_extreme": EvidenceName("and they are the extreme ones", "The largest or smallest by value or by input."),
-    "border": EvidenceName("the error is only at", "Which end of which axis; empty if it is not at a border."),
-    "zero_share": EvidenceName(
+    "isolated_extreme": Evidence("and they are the extreme ones", "The largest or smallest by value or by input."),
+    "border": Evidence("the error is only at", "Which end of which axis; empty if it is not at a border."),
+    "zero_share": Evidence(
         "error where the target is zero",
         "Share of the error's energy where the reference is not zero.",
         tests="zeros in place of values",
         unit="%",
     ),
-    "zero_block": EvidenceName(
+    "zero_block": Evidence(
         "zeros in their block",
         "Of the smallest block around these zeros: 1 for a part that was not written.",
         unit="%",
     ),
-    "clamp_value": EvidenceName("cut off at", "Largest or smallest value of the target, which several elements have."),
-    "clamp_share": EvidenceName(
-        "explained by the cut", "Share of the error's energy.", tests="values that are cut off", unit="%"
-    ),
-    "sign_share": EvidenceName(
+    "clamp_value": Evidence("cut off at", "Largest or smallest value of the target, which several elements have."),
+    "clamp_share": Evidence("explained by the cut", "Share of the error's energy.", tests="values that are cut off", unit="%"),
+    "sign_share": Evidence(
         "only the sign differs", "Share of the error's energy at such elements.", tests="another sign", unit="%"
     ),
-    "norm_change": EvidenceName(
+    "norm_change": Evidence(
         "change of norms", "Of the rows, relative to the error: near 0 for a rotation, up to 1 for a scale."
     ),
-    "rows_read": EvidenceName(
+    "rows_read": Evidence(
         "reads", "What it reads in place of which rows of its table, wherever their numbers stand; empty if others are wrong."
     ),
-    "first_sample_right": EvidenceName("the first sample agrees", "And the others do not; absent without several samples."),
-    "position_growth": EvidenceName("grows with the position", "Relative error of the last quarter over that of the first."),
-    "position_rank": EvidenceName("order of the errors by position", "Rank correlation, 1 if every position is worse."),
-    "rearranged": EvidenceName("values are", "How they were moved; empty if no rearrangement explains the target."),
-    "rearranged_share": EvidenceName(
+    "first_sample_right": Evidence("the first sample agrees", "And the others do not; absent without several samples."),
+    "position_growth": Evidence("grows with the position", "Relative error of the last quarter over that of the first."),
+    "position_rank": Evidence("order of the errors by position", "Rank correlation, 1 if every position is worse."),
+    "rearranged": Evidence("values are", "How they were moved; empty if no rearrangement explains the target."),
+    "rearranged_share": Evidence(
         "explained by that order", "Share of the error's energy.", tests="the values in another order", unit="%"
     ),
-    "rearranged_exact": EvidenceName(
+    "rearranged_exact": Evidence(
         "nothing else is left", "The right values in that order give the target's but for rounding and what arrived otherwise."
     ),
-    "uniform_target": EvidenceName("rows of equal weights on the target", "Share of the rows.", unit="%"),
-    "uniform_reference": EvidenceName("rows of equal weights on the reference", "Share of the rows.", unit="%"),
-    "masked_rows_wrong": EvidenceName(
+    "uniform_target": Evidence("rows of equal weights on the target", "Share of the rows.", unit="%"),
+    "uniform_reference": Evidence("rows of equal weights on the reference", "Share of the rows.", unit="%"),
+    "masked_rows_wrong": Evidence(
         "wrong rows that are masked everywhere", "Share of the rows with the largest errors.", unit="%"
     ),
-    "mask_pattern": EvidenceName(
+    "mask_pattern": Evidence(
         "the target's mask is",
         "missing, additional, inverted, moved, transposed, aligned to the other corner, that of the first sample for all,"
         " partly missing or additional; empty if none of these.",
     ),
-    "saturated_target": EvidenceName("at the end of the type", "Elements there whose reference is infinite or beyond it."),
-    "flushed": EvidenceName(
+    "saturated_target": Evidence("at the end of the type", "Elements there whose reference is infinite or beyond it."),
+    "flushed": Evidence(
         "too small for a normal number, and zero on the target",
         "Elements; the target has no subnormal number, and hardly any other zero in place of a value. Absent otherwise.",
     ),
-    "nan_rows_masked": EvidenceName(
+    "nan_rows_masked": Evidence(
         "NaN in rows that are masked everywhere", "Share of the rows with NaN on the target only.", unit="%"
     ),
-    "repro": EvidenceName(
-        "runs alone", "Script in the run folder that runs this call without precflow; absent if there is none."
-    ),
-    "changed": EvidenceName(
+    "repro": Evidence("runs alone", "Script in the run folder that runs this call without precflow; absent if there is none."),
+    "changed": Evidence(
         "changed in between",
         "A tensor of the call that changed after another call had returned it, with that call and its source line.",
     ),
-    "given_differently": EvidenceName(
+    "given_differently": Evidence(
         "given differently",
         "An input of whole numbers that differs between the sides though no call before it fails.",
     ),
-    "other_weight": EvidenceName(
+    "other_weight": Evidence(
         "other weight", "A weight of the call that differs between the sides although no recorded call wrote it."
     ),
-    "behind_accepted": EvidenceName(
+    "behind_accepted": Evidence(
         "its inputs carry the accepted difference of", "Module and operator; absent if they carry none."
     ),
-    "behind_start": EvidenceName(
+    "behind_start": Evidence(
         "it takes gradients that are wrong since",
         "Where the error starts, if this is a later step of the optimizer; else absent.",
     ),
-    "after": EvidenceName(
-        "the last that agree", "Calls whose records agree, if the error starts between them and the suspect."
-    ),
-    "between_reference": EvidenceName("in between on the reference", "Calls there without a partner on the target."),
-    "between_target": EvidenceName("in between on the target", "Calls there without a partner on the reference."),
-    "drawn_between": EvidenceName(
+    "after": Evidence("the last that agree", "Calls whose records agree, if the error starts between them and the suspect."),
+    "between_reference": Evidence("in between on the reference", "Calls there without a partner on the target."),
+    "between_target": Evidence("in between on the target", "Calls there without a partner on the reference."),
+    "drawn_between": Evidence(
         "random numbers in between", "Calls of either side in between, if each of them draws random numbers; else absent."
     ),
-    "arguments_different": EvidenceName(
+    "arguments_different": Evidence(
         "arguments that differ", "`name: reference / target`; devices and the run's own dtype are left out."
     ),
-    "reference_shape": EvidenceName("shape on the reference", "Sizes of its output."),
-    "target_shape": EvidenceName("shape on the target", "Sizes of its output."),
-    "reference_output_dtype": EvidenceName("dtype on the reference", "Of its output."),
-    "target_output_dtype": EvidenceName("dtype on the target", "Of its output."),
-    "kept": EvidenceName(
+    "reference_shape": Evidence("shape on the reference", "Sizes of its output."),
+    "target_shape": Evidence("shape on the target", "Sizes of its output."),
+    "reference_output_dtype": Evidence("dtype on the reference", "Of its output."),
+    "target_output_dtype": Evidence("dtype on the target", "Of its output."),
+    "kept": Evidence(
         "kept of its output", "`tensors`, `sketch or statistics`, or `content id`: the least that either side kept."
     ),
-    "relative_l2": EvidenceName("error", "Norm of the error relative to the norm of the reference, ordinary elements only."),
-    "error_bits": EvidenceName("bits that agree", "-log2 of the error."),
-    "error_cosine": EvidenceName("cosine of error and value", "Near 1 or -1 for a scale, near 0 for rounding."),
-    "scale_slope": EvidenceName("target = reference times", "Least squares factor over all ordinary elements."),
-    "scale_share": EvidenceName(
+    "relative_l2": Evidence("error", "Norm of the error relative to the norm of the reference, ordinary elements only."),
+    "error_bits": Evidence("bits that agree", "-log2 of the error."),
+    "error_cosine": Evidence("cosine of error and value", "Near 1 or -1 for a scale, near 0 for rounding."),
+    "scale_slope": Evidence("target = reference times", "Least squares factor over all ordinary elements."),
+    "scale_share": Evidence(
         "explained by that factor", "Share of the error's energy.", tests="one factor for all values", unit="%"
     ),
-    "uneven_factor": EvidenceName(
+    "uneven_factor": Evidence(
         "factors differ between", "Rows, columns or slices that each have a factor of their own, in 16 bits; empty if none."
     ),
-    "different_values": EvidenceName(
-        "different values", "Of the reference, ordinary elements only: one value fits any factor."
-    ),
-    "curve_share": EvidenceName(
+    "different_values": Evidence("different values", "Of the reference, ordinary elements only: one value fits any factor."),
+    "curve_share": Evidence(
         "error is a curve over the input", "Share of the error's energy that a function of the input explains.", unit="%"
     ),
-    "narrow_type": EvidenceName("all values fit into", "Narrower type that holds the target's values but not the reference's."),
-    "wrapped_type": EvidenceName(
+    "narrow_type": Evidence("all values fit into", "Narrower type that holds the target's values but not the reference's."),
+    "wrapped_type": Evidence(
         "wraps like", "Narrower type of whole numbers at whose end the target's values began again; absent if there is none."
     ),
-    "wraps_at": EvidenceName("wraps at", "The first number that this type lacks."),
-    "epsilon_reference": EvidenceName("epsilon of the reference", "As recorded, or PyTorch's default."),
-    "epsilon_target": EvidenceName("epsilon that explains the target", "Fitted from the input and both outputs."),
-    "epsilon_share": EvidenceName(
-        "explained by that epsilon", "Share of the error's energy.", tests="another epsilon", unit="%"
-    ),
-    "nonfinite_reference": EvidenceName("NaN or Inf on the reference", "Elements of its output."),
-    "nonfinite_target": EvidenceName("NaN or Inf on the target", "Elements of its output."),
-    "nonfinite_target_only": EvidenceName("NaN or Inf on the target only", "Elements that are numbers on the reference."),
-    "overflow_share": EvidenceName(
+    "wraps_at": Evidence("wraps at", "The first number that this type lacks."),
+    "epsilon_reference": Evidence("epsilon of the reference", "As recorded, or PyTorch's default."),
+    "epsilon_target": Evidence("epsilon that explains the target", "Fitted from the input and both outputs."),
+    "epsilon_share": Evidence("explained by that epsilon", "Share of the error's energy.", tests="another epsilon", unit="%"),
+    "nonfinite_reference": Evidence("NaN or Inf on the reference", "Elements of its output."),
+    "nonfinite_target": Evidence("NaN or Inf on the target", "Elements of its output."),
+    "nonfinite_target_only": Evidence("NaN or Inf on the target only", "Elements that are numbers on the reference."),
+    "overflow_share": Evidence(
         "broken where float16 ends", "Share of broken elements whose reference value is beyond 65504.", unit="%"
     ),
-    "reference_max": EvidenceName("largest value on the reference", "Finite magnitude."),
-    "masked_reference": EvidenceName("masked on the reference", "Elements with a fill value, or exact zeros after a softmax."),
-    "masked_target": EvidenceName("masked on the target", "The same on the target."),
-    "masked_different": EvidenceName("masked on one side only", "Elements."),
+    "reference_max": Evidence("largest value on the reference", "Finite magnitude."),
+    "masked_reference": Evidence("masked on the reference", "Elements with a fill value, or exact zeros after a softmax."),
+    "masked_target": Evidence("masked on the target", "The same on the target."),
+    "masked_different": Evidence("masked on one side only", "Elements."),
 }
-EVIDENCE: dict[str, EvidenceName] = {**_RUN, **_SUSPECT}
+EVIDENCE: dict[str, Evidence] = {
+    **_RUN,
+    **{name: one for piece in list_pieces() for name, one in piece.evidence.items()},
+    **_SUSPECT,
+}
 """Name -> label and meaning. Names of a suspect are known only in rules about one."""
 OF_SUSPECT = frozenset(_SUSPECT)
 

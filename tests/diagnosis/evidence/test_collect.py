@@ -12,6 +12,7 @@ from precflow import resources
 from precflow.config.schema import Capture, RunConfig, Side
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rules import advise
+from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.diagnosis.findings import Region, Suspect
@@ -79,7 +80,7 @@ def side(hand_made, operator, given, result, arguments):
 def findings(reference, target, judge_calls, operator, status="fail"):
     measures, judged = judge_calls(reference, {f"layers.0 / {operator}": status}, equal={"layers.0 / contiguous"})
     region = localize(reference, target, measures, judged)
-    evidence = collect(reference, target, region=region, measures=measures, judged=judged, config=CONFIG)
+    evidence = collect(Comparison(reference, target, CONFIG, region=region, measures=measures, judged=judged))
     assert set().union(*evidence["suspects"]) | set(evidence) - {"suspects"} <= set(EVIDENCE)
     return advise(evidence, RULES)
 
@@ -186,7 +187,7 @@ def diagnose(hand_made, judge_calls, operator, inputs, computes, arguments, dtyp
         sides.append(dump)
     measures, judged = judge_calls(sides[0], {f"layers.0 / {operator}": "fail"})
     region = localize(*sides, measures, judged)
-    evidence = collect(*sides, region=region, measures=measures, judged=judged, config=CONFIG)
+    evidence = collect(Comparison(*sides, CONFIG, region=region, measures=measures, judged=judged))
     return advise(evidence, RULES)
 
 
@@ -234,7 +235,7 @@ def test_a_dump_of_modules_only_is_understood(hand_made, judge_calls):
         sides.append(dump)
     measures, judged = judge_calls(sides[0], {"norm": "fail"})
     region = localize(*sides, measures, judged)
-    evidence = collect(*sides, region=region, measures=measures, judged=judged, config=CONFIG)
+    evidence = collect(Comparison(*sides, CONFIG, region=region, measures=measures, judged=judged))
     assert advise(evidence, RULES)[0].rule == "PF214"
 
 
@@ -245,7 +246,7 @@ def test_blockers_leave_the_tensors_alone(hand_made, monkeypatch):
         raise AssertionError(record)
 
     monkeypatch.setattr(dump, "tensor", read)
-    found = collect(dump, dump, region=Region(), measures=[], judged=[], config=CONFIG, blockers=["the weights differ"])
+    found = collect(Comparison(dump, dump, CONFIG, region=Region(), measures=[], judged=[], blockers=["the weights differ"]))
     assert found["suspects"] == []
     assert found["recipe"] == "demo"
 
@@ -256,14 +257,14 @@ def test_three_suspects_of_one_kind_are_read_and_the_first_of_another(hand_made,
         dump.operator(f"layers.{number}", "linear", {"weight": "w"}, value=np.ones((2, 2), np.float32))
     measures, judged = judge_calls(dump, {call.name: "fail" for call in dump.made})
     region = localize(dump, dump, measures, judged)
-    found = collect(dump, dump, region=region, measures=measures, judged=judged, config=CONFIG)
+    found = collect(Comparison(dump, dump, CONFIG, region=region, measures=measures, judged=judged))
     assert found["suspect_count"] == 5
     assert [one["module"] for one in found["suspects"]] == ["layers.0", "layers.1", "layers.2"]
     assert found["suspects_all_matmul"]
     dump.operator("late", "layer_norm", {"weight": "w"}, value=np.ones((2, 2), np.float32))
     measures, judged = judge_calls(dump, {call.name: "fail" for call in dump.made})
     region = localize(dump, dump, measures, judged)
-    found = collect(dump, dump, region=region, measures=measures, judged=judged, config=CONFIG)
+    found = collect(Comparison(dump, dump, CONFIG, region=region, measures=measures, judged=judged))
     assert [one["module"] for one in found["suspects"]] == ["layers.0", "layers.1", "late"]
 
 
@@ -280,7 +281,7 @@ def test_steps_that_are_given_other_gradients_behind_a_wrong_backward_have_no_ca
     backward, step = (Suspect.of(call, call.outputs[0].text, 9.0, "") for call in sides[0].made)
     changed = replace(step, changed="input weight after head.weight (gradient) returned it")  # clipped by a common norm
     region = Region(suspects=(backward, changed) if start == "backward" else (changed, backward))
-    found = collect(*sides, region=region, measures=measures, judged=judged, config=CONFIG)
+    found = collect(Comparison(*sides, CONFIG, region=region, measures=measures, judged=judged))
     assert {one["phase"] for one in found["suspects"]} == {"backward", start}
     assert ("Linear (optimizer)" in found["suspect_kinds"]) == (start == "optimizer")
 
@@ -307,7 +308,7 @@ def test_products_that_agree_before_the_suspect_are_counted(hand_made, judge_cal
     measures = [replace(one, metrics={"relative_l2": error}) for one, error in zip(measures, errors, strict=True)]
     call = dump.made[4]
     region = Region(suspects=(Suspect(call.outputs[0].text, call.name, "a", "linear", 4, 3.0, "why"),))
-    found = collect(dump, dump, region=region, measures=measures, judged=judged, config=CONFIG)
+    found = collect(Comparison(dump, dump, CONFIG, region=region, measures=measures, judged=judged))
     assert found["suspects"][0]["exact_products"] == 1
 
 
@@ -315,18 +316,18 @@ def test_an_argument_that_differs_is_found_although_its_call_is_no_suspect(hand_
     reference, target = hand_made(), hand_made()
     reference.operator("norm", "layer_norm", value=np.ones((2, 2), np.float32), arguments={"eps": "1e-05"})
     target.operator("norm", "layer_norm", value=np.ones((2, 2), np.float32), arguments={"eps": "1e-06"})
-    found = collect(reference, target, region=Region(), measures=[], judged=[], config=CONFIG)
+    found = collect(Comparison(reference, target, CONFIG, region=Region(), measures=[], judged=[]))
     assert found["arguments_elsewhere"] == ["norm / layer_norm: eps: 1e-05 / 1e-06"]
     assert advise(found, RULES)[0].rule == "PF206"
     call = reference.made[0]
     region = Region(suspects=(Suspect(call.outputs[0].text, call.name, "norm", "layer_norm", 0, 3.0, "why"),))
-    found = collect(reference, target, region=region, measures=[], judged=[], config=CONFIG)
+    found = collect(Comparison(reference, target, CONFIG, region=region, measures=[], judged=[]))
     assert found["arguments_elsewhere"] == []
 
 
 def test_unrepeatable_names_lose_their_side(hand_made):
     region = Region(unrepeatable=("reference: a / scatter", "target: b / index_put"))
-    found = collect(hand_made(), hand_made(), region=region, measures=[], judged=[], config=CONFIG)
+    found = collect(Comparison(hand_made(), hand_made(), CONFIG, region=region, measures=[], judged=[]))
     assert found["unrepeatable_reference"] == ["a / scatter"]
     assert found["unrepeatable_target"] == ["b / index_put"]
     assert advise(found, RULES)[0].rule == "PF101"
@@ -358,4 +359,4 @@ def test_other_code_is_no_other_setting(hand_made, operator, arguments):
     sides = hand_made(), hand_made()
     for dump, given in zip(sides, arguments, strict=True):
         dump.operator("norm", operator, value=np.ones((2, 2), np.float32), arguments=given)
-    assert collect(*sides, region=Region(), measures=[], judged=[], config=CONFIG)["arguments_elsewhere"] == []
+    assert collect(Comparison(*sides, CONFIG, region=Region(), measures=[], judged=[]))["arguments_elsewhere"] == []

@@ -12,6 +12,7 @@ from precflow import resources
 from precflow.config.schema import RunConfig
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rules import advise
+from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.evidence.isolated import find_isolated
 from precflow.diagnosis.localize import localize
@@ -168,7 +169,7 @@ def test_no_rule_of_another_kind_is_sure_of_a_wrong_place(hand_made, judge_calls
         sides.append(dump)
     measures, judged = judge_calls(sides[0], {f"layers.0 / {operator}": "fail"}, equal={"layers.0 / contiguous"})
     region = localize(*sides, measures, judged)
-    evidence = collect(*sides, region=region, measures=measures, judged=judged, config=RunConfig(recipe="demo"))
+    evidence = collect(Comparison(*sides, RunConfig(recipe="demo"), region=region, measures=measures, judged=judged))
     found = advise(evidence, RULES)
     assert {one.rule for one in found if one.certainty in {"certain", "likely"}} <= KIN, evidence["suspects"][0]
 

@@ -11,6 +11,7 @@ from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.config.schema import RunConfig
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rules import advise
+from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.evidence.overflows import overflow
 from precflow.diagnosis.localize import localize
@@ -129,7 +130,7 @@ def test_the_shipped_rules_name_it_from_statistics_alone(hand_made, judge_calls,
     status = {} if rule == "PF506" else {f"layers.{len(reference) - 1 if rule == 'PF501' else 1} / mul": "nonfinite"}
     measures, judged = judge_calls(sides[0], status, equal={"layers.0 / mul"})
     region = localize(*sides, measures, judged)
-    evidence = collect(*sides, region=region, measures=measures, judged=judged, config=RunConfig(recipe="demo"))
+    evidence = collect(Comparison(*sides, RunConfig(recipe="demo"), region=region, measures=measures, judged=judged))
     assert rule in [finding.rule for finding in advise(evidence, RULES)]
 
 
@@ -137,7 +138,7 @@ def test_a_clean_run_names_no_overflow(hand_made, judge_calls):
     sides = [chain(hand_made, [FINE, FINE]) for _ in range(2)]
     measures, judged = judge_calls(sides[0], {"layers.1 / mul": "fail"})
     region = localize(*sides, measures, judged)
-    evidence = collect(*sides, region=region, measures=measures, judged=judged, config=RunConfig(recipe="demo"))
+    evidence = collect(Comparison(*sides, RunConfig(recipe="demo"), region=region, measures=measures, judged=judged))
     assert not {"PF501", "PF502", "PF505", "PF506"} & {finding.rule for finding in advise(evidence, RULES)}
 
 
@@ -150,7 +151,7 @@ def test_what_was_kept_of_a_suspect_is_evidence(hand_made, judge_calls, kept, wo
         side.made = [msgspec.structs.replace(call, outputs=bare(call.outputs)) for call in side.made]
     measures, judged = judge_calls(sides[0], {"layers.1 / mul": "fail"})
     region = localize(*sides, measures, judged)
-    found = collect(*sides, region=region, measures=measures, judged=judged, config=RunConfig(recipe="demo"))
+    found = collect(Comparison(*sides, RunConfig(recipe="demo"), region=region, measures=measures, judged=judged))
     assert found["suspects"][0]["kept"] == words
 
 

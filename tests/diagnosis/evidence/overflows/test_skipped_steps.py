@@ -14,6 +14,7 @@ from precflow.comparison.compare import compare
 from precflow.config.schema import SAME_AT_START, RunConfig
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rules import advise
+from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.evidence.overflows.skipped_steps import NOTHING, SkippedSteps, find_skipped_steps
 from precflow.diagnosis.localize import localize
@@ -126,7 +127,7 @@ def advised(reference, target):
     measures = compare(reference, target)
     judged, verdict = judge_pair(make_job(reference, target), {}, reference, target, measures, reproduction)
     region = localize(reference, target, measures, judged)
-    evidence = collect(reference, target, region=region, measures=measures, judged=judged, config=RunConfig())
+    evidence = collect(Comparison(reference, target, RunConfig(), region=region, measures=measures, judged=judged))
     return evidence, {finding.rule: finding for finding in advise(evidence, RULES)}, verdict
 
 

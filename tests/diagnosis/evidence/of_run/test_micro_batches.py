@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 import precflow
-from precflow.diagnosis.evidence.micro_batches import gather
+from precflow.diagnosis.evidence.of_run.micro_batches import find_factors
 from precflow.dumps.formats import read_dump
 
 TOKENS = (12, 3)
@@ -32,12 +32,12 @@ def test_each_micro_batch_has_the_factor_that_its_tokens_give(tmp_path, detail):
         record(tmp_path, "reference", own=False, detail=detail),
         record(tmp_path, "target", own=True, detail=detail),
     )
-    found = gather(reference, target)
+    found = find_factors(reference, target)
     assert found["micro_factors"] == pytest.approx([15 / 24, 15 / 6], rel=1e-4)
     assert found["micro_tokens"] == list(TOKENS)
     assert found["micro_divides"] == "target"
-    assert gather(target, reference)["micro_divides"] == "reference"
+    assert find_factors(target, reference)["micro_divides"] == "reference"
 
 
 def test_losses_that_are_divided_alike_say_nothing(tmp_path):
-    assert gather(*(record(tmp_path, side, own=True) for side in ("reference", "target"))) == {}
+    assert find_factors(*(record(tmp_path, side, own=True) for side in ("reference", "target"))) == {}

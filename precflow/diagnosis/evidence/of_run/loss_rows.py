@@ -7,18 +7,31 @@ loss itself is one number, and in 16 bits one number fits many causes.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import BACKWARD
 from precflow.comparison.fused.value_classes import widen
+from precflow.diagnosis.evidence.of_run import Evidence
 from precflow.diagnosis.evidence.tensors import call_identity
 from precflow.dumps.dtypes import FLOATS
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
+
+if TYPE_CHECKING:
+    from precflow.diagnosis.comparison import Comparison
+
+EVIDENCE = {
+    "tokens_left_out": Evidence(
+        "tokens that the target's loss leaves out",
+        "Rows of the gradient at the model's output that are exactly zero on the target alone; absent if there are none.",
+    ),
+    "tokens_added": Evidence("tokens that the target's loss counts in addition", "The same on the reference alone."),
+    "tokens_ratio": Evidence("other rows of that gradient", "Their size over that of the reference, the median."),
+}
 
 _MOST = 1 << 26  # elements of a gradient that is read
 _SMALL = 0.1  # of the median row's norm: a smaller row may have vanished in float16
@@ -29,8 +42,13 @@ _EACH = 0.25  # deviation of a row's ratio from the median: a maximum over token
 Rows = npt.NDArray[np.float64]
 
 
-def gather(reference: Dump, target: Dump) -> dict[str, Any]:
-    """Return the evidence about rows without a gradient, by the names of ``names.EVIDENCE``; nothing where it is not known.
+def gather(run: Comparison) -> dict[str, Any]:
+    """Return what is known of rows without a gradient, where something is suspect."""
+    return find_rows(run.reference, run.target) if run.region.suspects and not run.blockers else {}
+
+
+def find_rows(reference: Dump, target: Dump) -> dict[str, Any]:
+    """Return the evidence about rows without a gradient, by the names of ``EVIDENCE``; nothing where it is not known.
 
     Args:
         reference: Dump of the reference.

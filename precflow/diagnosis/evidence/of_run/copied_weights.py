@@ -14,11 +14,26 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from precflow.agent.contract import FORWARD, OUTSIDE
+from precflow.diagnosis.evidence.of_run import Evidence
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
+
+if TYPE_CHECKING:
+    from precflow.diagnosis.comparison import Comparison
+
+EVIDENCE = {
+    "copied_weights": Evidence(
+        "copies of weights",
+        "Up to five operators of the target that read a copy of a weight where the reference's read the weight.",
+    ),
+    "copied_weights_where": Evidence("where the first is read", "Module and operator."),
+    "copied_weights_stale": Evidence(
+        "of them not updated", "Copies that still have the same bits in a later step, after the weight has moved."
+    ),
+}
 
 _SHOWN = 5
 _Name = tuple[object, ...]  # of an input, without its step
@@ -32,8 +47,13 @@ class _Read(NamedTuple):
     place: str
 
 
-def gather(reference: Dump, target: Dump) -> dict[str, Any]:
-    """Return the copies by the names of ``names.EVIDENCE``; nothing without one.
+def gather(run: Comparison) -> dict[str, Any]:
+    """Return the copies; nothing without one, or where no tensor was compared."""
+    return {} if run.blockers else find_copies(run.reference, run.target)
+
+
+def find_copies(reference: Dump, target: Dump) -> dict[str, Any]:
+    """Return the copies by the names of ``EVIDENCE``; nothing without one.
 
     Args:
         reference: Dump of the reference.

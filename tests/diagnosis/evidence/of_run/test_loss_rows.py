@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 import precflow
-from precflow.diagnosis.evidence import loss_rows
+from precflow.diagnosis.evidence.of_run import loss_rows
 from precflow.dumps.formats import read_dump
 
 
@@ -28,7 +28,7 @@ def compare(tmp_path):
             labels = plain.clone().flatten()
             labels[list(rows)] = -100
             sides.append(labels)
-        return loss_rows.gather(record("reference", sides[0], dtype, 1.0), record("target", sides[1], dtype, scale))
+        return loss_rows.find_rows(record("reference", sides[0], dtype, 1.0), record("target", sides[1], dtype, scale))
 
     return run
 

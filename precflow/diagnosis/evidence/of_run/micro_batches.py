@@ -8,18 +8,36 @@ answers count less and short ones more. Sketches are linear, so that they show a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.contract import BACKWARD
 from precflow.comparison.fused.value_classes import widen
+from precflow.diagnosis.evidence.of_run import Evidence
 from precflow.diagnosis.evidence.tensors import call_identity
 from precflow.dumps.dtypes import FLOATS
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
+
+if TYPE_CHECKING:
+    from precflow.diagnosis.comparison import Comparison
+
+EVIDENCE = {
+    "micro_factors": Evidence(
+        "loss of each micro batch times",
+        "Its gradient at the model's output over the reference's, in order; absent unless each has one factor and they differ.",
+    ),
+    "micro_tokens": Evidence(
+        "tokens that count in each", "Rows of that gradient which are not zero; absent if it is not known."
+    ),
+    "micro_divides": Evidence(
+        "divides each micro batch by its own tokens",
+        "`reference` or `target`; the other side divides by those of the whole step. Absent if the numbers do not say so.",
+    ),
+}
 
 _LEFT = 1e-3  # share of a gradient that one factor may leave unexplained
 _APART = 1e-2  # relative difference of factors that are not the same
@@ -29,8 +47,13 @@ _MOST = 64  # micro batches that are looked at
 Floats = npt.NDArray[np.float64]
 
 
-def gather(reference: Dump, target: Dump) -> dict[str, Any]:
-    """Return the factor of each micro batch of the first step, by the names of ``names.EVIDENCE``.
+def gather(run: Comparison) -> dict[str, Any]:
+    """Return the factor of each micro batch, where something is suspect."""
+    return find_factors(run.reference, run.target) if run.region.suspects and not run.blockers else {}
+
+
+def find_factors(reference: Dump, target: Dump) -> dict[str, Any]:
+    """Return the factor of each micro batch of the first step, by the names of ``EVIDENCE``.
 
     Nothing is returned unless every micro batch has one factor, and these are not all the same.
     """

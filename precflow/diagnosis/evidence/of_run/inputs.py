@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from precflow.dumps.batches import CHOICE, ELSEWHERE, DifferentInput, Given
+from precflow.diagnosis.evidence.of_run import Evidence
+from precflow.dumps.batches import CHOICE, ELSEWHERE, DifferentInput, Given, find_given
 from precflow.dumps.dtypes import is_floating
 from precflow.environment.reproduction import describe_further, describe_tied
+
+if TYPE_CHECKING:
+    from precflow.diagnosis.comparison import Comparison
+
+EVIDENCE = {
+    "weights_of_another_type": Evidence(
+        "weights of another type", "Up to five, with both types; equal after rounding, in a model whose other weights agree."
+    ),
+    "weights_of_another_type_count": Evidence("number of weights of another type", "Equal after rounding."),
+    "weights_tied": Evidence("weights tied on one side", "Up to five, with the weight that they are tied to."),
+    "weights_tied_count": Evidence("of them with other values", "Weights tied on one side that differ in their bits."),
+    "inputs_described": Evidence("how these inputs differ", "Up to five, with values and types, the reference's first."),
+    "input_words": Evidence("how the first differs", "Values and types, or how far apart; empty if no values were kept."),
+    "input_kind": Evidence(
+        "sort of data", "pictures, times, tokens, mask or positions, of the first input that differs; empty if unknown."
+    ),
+    "first_input_is": Evidence(
+        "kind of the first difference",
+        "data: other data; choice: chosen by the model before; elsewhere: made by another call of it; stale: made in another "
+        "step; calls: further calls.",
+    ),
+    "inputs_chosen": Evidence("inputs that the model chose", "Up to five names; no record leads from the choice to them."),
+    "inputs_from_elsewhere": Evidence(
+        "inputs that another call made", "Up to five names; the model made them, in another call than on the reference."
+    ),
+    "inputs_stale": Evidence(
+        "inputs that another step made",
+        "Up to five, with the calls that made them on both sides; the calls are of different steps.",
+    ),
+    "further_calls": Evidence(
+        "calls of one side alone",
+        "Calls of a model that one side makes more in a step, while it is given the same in all others.",
+    ),
+}
 
 PICTURES, TIMES, TOKENS, MASK, POSITIONS = "pictures", "times", "tokens", "mask", "positions"
 _NAMES = (  # the first that fits the last words of an input's name; a name says more than a shape
@@ -21,8 +56,13 @@ _CHANNELS = (1, 3, 4)  # of pictures: grey, colours, colours with transparency; 
 _SHOWN = 5
 
 
-def gather(given: Given) -> dict[str, Any]:
-    """Return the evidence by the names of ``names.EVIDENCE``; empty if nothing differs."""
+def gather(run: Comparison) -> dict[str, Any]:
+    """Return how inputs and weights differ that the models of both sides were given."""
+    return describe_given(find_given(run.target))
+
+
+def describe_given(given: Given) -> dict[str, Any]:
+    """Return the evidence by the names of ``EVIDENCE``; empty if nothing differs."""
     weights = given.weights
     found: dict[str, Any] = {}
     if weights.single:
