@@ -132,16 +132,19 @@ def find_dependent(reference: Dump, other: Dump, measures: Sequence[Measure]) ->
 
 def _list_given_other_integers(failing: Collection[str], reference: Dump, target: Dump) -> set[str]:
     """Return the failing outputs whose call was given whole numbers that differ: they may come from a cast that chose."""
-    theirs = {call.outputs[0].text: call for call in target.calls() if call.outputs}
+    # Few calls read whole numbers, and to spell the names of all others would take long.
+    readers = [call for call in reference.calls() if call.outputs and any(not is_floating(one.dtype) for one in call.inputs)]
+    wanted = {call.outputs[0].identity for call in readers}
+    theirs = {call.outputs[0].identity: call for call in target.calls() if call.outputs and call.outputs[0].identity in wanted}
     return {
         record.text
-        for call in reference.calls()
-        if call.outputs and call.outputs[0].text in theirs
+        for call in readers
+        if call.outputs[0].identity in theirs
         for record in call.outputs
         if record.text in failing
         and any(
             not is_floating(pair.reference.dtype) and not _is_equal(pair)
-            for pair in _pair_inputs(call, theirs[call.outputs[0].text]).values()
+            for pair in _pair_inputs(call, theirs[call.outputs[0].identity]).values()
         )
     }
 
