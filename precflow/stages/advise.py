@@ -11,18 +11,15 @@ from precflow import keys, resources
 from precflow.config.schema import SIDES
 from precflow.diagnosis.advice import rule_files, rules
 from precflow.diagnosis.advice.repro import SCRIPT
-from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.evidence.of_run.curves import gather_curves
 from precflow.diagnosis.findings import Finding
 from precflow.stages import curves, introduced
-from precflow.stages.alone import read_alone
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.commands import key_of
-from precflow.stages.compare import read_measures
-from precflow.stages.determinism import read_reproduction
+from precflow.stages.comparison import read_comparison
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.second_pass.passes import latest, newest, open_both, second
+from precflow.stages.second_pass.passes import newest, second
 from precflow.stages.second_pass.region import NAME, read_scope
 
 FINDINGS_FILE = "findings.jsonl"
@@ -78,28 +75,7 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
         needs: Folders of those stages by name.
         repro: Folder for a script that runs the first suspect alone; ``None`` for no script.
     """
-    reproduction = read_reproduction(latest(needs, "determinism"))
-    judged, verdict, region = introduced.read_conclusion(needs)
-    reference, target = open_both(needs, job)
-    comparison = Comparison(
-        reference,
-        target,
-        job.config,
-        region=region,
-        measures=read_measures(latest(needs, "compare")),
-        judged=judged,
-        verdict=verdict,
-        outcomes=curves.read_outcomes(needs),
-        blockers=reproduction.blockers,
-        incomplete=reproduction.incomplete,
-        introduced=introduced.read_introduced(needs),
-        steps=introduced.read_steps(needs),
-        gradients=introduced.read_gradients(needs),
-        alternatives=introduced.read_alternatives(needs),
-        other_arguments=introduced.read_other_arguments(needs),
-        alone=read_alone(needs),
-    )
-    return collect(comparison, repro)
+    return collect(read_comparison(job, needs), repro)
 
 
 def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:

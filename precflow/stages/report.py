@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,27 +12,23 @@ from precflow import keys, resources
 from precflow.agent.contract import DRAWS_PATCH
 from precflow.config.schema import SIDES, RunConfig, plain
 from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
-from precflow.diagnosis.evidence.training import find_other_settings, moves_no_weight
-from precflow.diagnosis.findings import Finding, Region
+from precflow.diagnosis.comparison import Comparison
+from precflow.diagnosis.findings import Finding
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
-from precflow.diagnosis.training.updates import describe_still, find_still_parameters
-from precflow.dumps.views.paired import see_through_rules
-from precflow.judgement.curves import judge_curves_alone
-from precflow.judgement.verdicts import Judged, Verdict
 from precflow.report import tables
 from precflow.report.formats import FORMATS, write
 from precflow.report.highlights import keep_most_important
-from precflow.report.model import ReportModel, StageView
+from precflow.report.model import ReportModel
 from precflow.stages import curves, introduced, operators, whatif
 from precflow.stages.advise import REPRO, read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import change_command, changes_nothing, describe_change, is_refused, look_command
-from precflow.stages.compare import read_measures
+from precflow.stages.comparison import read_comparison
 from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import find_dtypes, judge_inputs
-from precflow.stages.report_model import build_curves_model, build_model
-from precflow.stages.second_pass.passes import latest, newest, open_both, second
+from precflow.stages.report_model import build_curves_model, build_model, hide_home
+from precflow.stages.second_pass.passes import newest, second
 from precflow.stages.second_pass.region import NAME, read_scope
 
 MODEL_FILE = "model.json"
@@ -88,37 +83,18 @@ def gather_model(job: Job, needs: Mapping[str, Path], *, detailed: bool = True) 
         needs: Folders of those stages by name.
         detailed: With the worst records in full, whose tensors are read for it.
     """
-    judged, verdict, region = introduced.read_conclusion(needs)
     outcomes = whatif.read_outcomes(needs)
-    findings = apply_outcomes(read_findings(needs["advise"]), outcomes)
-    dumps = (open_dump(needs["dump.reference"]), open_dump(needs["dump.target"]))
-    sides = see_through_rules(*dumps, job.config.pairing.rules, job.config.environment.same)
-    measures = read_measures(latest(needs, "compare"))
+    comparison = read_comparison(job, needs)
+    phases = _tell_phases(job, needs, comparison)
+    region = replace(comparison.region, notes=(*_describe_second_pass(needs), *comparison.region.notes))
     return build_model(
-        *sides,
-        measures=measures,
-        judged=judged,
-        verdict=verdict,
-        region=replace(region, notes=(*_describe_second_pass(needs), *region.notes)),
-        findings=propose(job, findings),
+        job,
+        replace(comparison, region=region),
+        propose(job, apply_outcomes(read_findings(needs["advise"]), outcomes)),
         whatifs=outcomes,
         operators=operators.read_table(needs),
-        curves=tuple(curves.read_outcomes(needs)),
-        phases=_tell_phases(job, needs, judged, verdict, region),
-        settings=find_other_settings(*sides),
-        without_updates=moves_no_weight(*sides),
-        still=tuple(describe_still(find_still_parameters(*sides, measures))) if measures else (),
-        steps=introduced.read_steps(needs),
-        gradients=introduced.read_gradients(needs).rows,
-        recipe=job.config.recipe,
-        title=job.config.about.title,
-        command=_hide_home(job.command),
-        columns=job.config.report.columns,
-        seconds=time.monotonic() - job.began,  # less than its stages together, if two were made at once
-        run=job.run,
-        stages=[StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages],
-        recipe_yaml=_hide_home(job.yaml),
-        detailed=open_both(needs, job) if detailed else None,
+        phases=phases,
+        detailed=detailed,
     )
 
 
@@ -154,37 +130,23 @@ def _copy_patch(needs: Mapping[str, Path], folder: Path) -> list[Path]:
 
 def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     outcomes = curves.read_outcomes(needs)
-    model = build_curves_model(
-        outcomes,
-        headers={side: open_dump(needs[f"dump.{side}"]).header for side in SIDES if f"dump.{side}" in needs},
-        logs={side: Path(log[0]).name for side in SIDES if (log := job.side(side).log)},
-        verdict=judge_curves_alone(outcomes),
-        findings=propose(job, read_findings(needs["advise"])),
-        recipe=job.config.recipe,
-        title=job.config.about.title,
-        command=_hide_home(job.command),
-        seconds=time.monotonic() - job.began,  # less than its stages together, if two were made at once
-        run=job.run,
-        stages=[StageView(name=name, state=state, seconds=seconds, note=note) for name, state, seconds, note in job.stages],
-        recipe_yaml=_hide_home(job.yaml),
-    )
+    headers = {side: open_dump(needs[f"dump.{side}"]).header for side in SIDES if f"dump.{side}" in needs}
+    model = build_curves_model(job, outcomes, headers, propose(job, read_findings(needs["advise"])))
     write_value(folder / MODEL_FILE, model)
     (folder / PUBLIC).mkdir()
     return StageResult(note=", ".join(path.name for path in _write_all(model, folder, job.config.report.formats)))
 
 
-def _tell_phases(
-    job: Job, needs: Mapping[str, Path], judged: Sequence[Judged], verdict: Verdict, region: Region
-) -> tuple[PhaseState, ...]:
-    reference, target = open_both(needs, job)
-    measures = read_measures(latest(needs, "compare"))
+def _tell_phases(job: Job, needs: Mapping[str, Path], comparison: Comparison) -> tuple[PhaseState, ...]:
+    reference, target, measures = comparison.reference, comparison.target, comparison.measures
+    assert comparison.verdict is not None, "a report is written behind the judge"
     return tell_phases(
         reference,
         target,
         measures=measures,
-        judged=judged,
-        verdict=verdict,
-        region=region,
+        judged=comparison.judged,
+        verdict=comparison.verdict,
+        region=comparison.region,
         judge_input=judge_inputs(job, needs, reference, target, find_dtypes(reference, target, measures)),
     )
 
@@ -215,12 +177,12 @@ def _add_command(job: Job, finding: Finding) -> Finding:
     A change that precflow would refuse, or that is in force already, is left out; the command that shows more takes its place.
     """
     if not finding.try_it or is_refused(job, finding.try_it) or changes_nothing(job, finding.try_it):
-        return replace(finding, try_it=_hide_home(look_command(job, finding.look)), change="", look="")
+        return replace(finding, try_it=hide_home(look_command(job, finding.look)), change="", look="")
     return replace(
         finding,
         look="",
-        try_it=_hide_home(change_command(job, finding.try_it)),
-        change=_hide_home(describe_change(job, finding.try_it)),
+        try_it=hide_home(change_command(job, finding.try_it)),
+        change=hide_home(describe_change(job, finding.try_it)),
     )
 
 
@@ -232,9 +194,3 @@ def _describe_second_pass(needs: Mapping[str, Path]) -> list[str]:
     if not scope.needed:
         return [scope.why]
     return [f"the second pass {'has not run yet' if second('judge') not in needs else 'has run'}: {scope.why}"]
-
-
-def _hide_home(text: str) -> str:
-    """Write ``~`` in place of the home folder: its path has the user's name, and reports are shown to others."""
-    home = str(Path.home())
-    return text.replace(home, "~") if len(home) > 1 else text

@@ -8,123 +8,83 @@ from __future__ import annotations
 import datetime
 import heapq
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from precflow import __version__, keys
 from precflow.agent import redaction
 from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.detail.record import RecordDetail, examine_record
-from precflow.comparison.measure import Measure
 from precflow.config.schema import SIDES
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.advice.whatif import Outcome
+from precflow.diagnosis.comparison import Comparison
+from precflow.diagnosis.evidence.training import find_other_settings, moves_no_weight
 from precflow.diagnosis.examined import choose_examined
 from precflow.diagnosis.findings import Finding, Region, Suspect
 from precflow.diagnosis.operator_table import OperatorRow
-from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState
 from precflow.diagnosis.training.procedure import follow_procedure
-from precflow.diagnosis.training.replay import ReplayedStep
+from precflow.diagnosis.training.updates import describe_still, find_still_parameters
 from precflow.dumps.header import Header
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.protocol import Dump
 from precflow.environment.differences import find_differences
+from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
 from precflow.report.groups import group_rows
 from precflow.report.highlights import ratio_of
 from precflow.report.model import ReportModel, Row, SideView, StageView
+from precflow.stages.job import Job
 
 MOST_DETAILS = 20
 MOST_GRADIENTS = 5_000  # rows of parameters and steps
 MOST_ELEMENTS = 1 << 25  # of all detailed records together; reading them takes about four seconds on one core
 
 
-def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go by name
-    reference: Dump,
-    target: Dump,
-    *,
-    measures: Sequence[Measure],
-    judged: Sequence[Judged],
-    verdict: Verdict,
-    region: Region,
+def build_model(  # noqa: PLR0913  two values, and what only a report shows
+    job: Job,
+    comparison: Comparison,
     findings: Iterable[Finding],
-    recipe: str,
-    title: str,
-    command: str,
-    columns: Iterable[str],
-    seconds: float,
-    run: int = 0,
-    stages: Iterable[StageView] = (),
-    recipe_yaml: str = "",
-    detailed: tuple[Dump, Dump] | None = None,
+    *,
     whatifs: Iterable[Outcome] = (),
     operators: Iterable[OperatorRow] = (),
     phases: Sequence[PhaseState] = (),
-    settings: Sequence[str] = (),
-    without_updates: bool = False,
-    still: Sequence[str] = (),
-    steps: Sequence[ReplayedStep] = (),
-    gradients: Sequence[GradientRow] = (),
-    curves: tuple[CurveOutcome, ...] = (),
+    detailed: bool = True,
 ) -> ReportModel:
-    """Return everything that a report shows.
+    """Return everything that a report shows of a comparison.
 
     Args:
-        reference: Dump of the reference; its header says what ran where.
-        target: Dump of the target.
-        measures: Every pair of records, in order of the reference's graph.
-        judged: The status of each of them.
-        verdict: The verdict of all.
-        region: Where the two sides part, with the role of each record.
+        job: The run.
+        comparison: Two dumps, and what the stages have made of them.
         findings: What the rules say, best first.
-        recipe: Name of the recipe, or the name to show for a comparison without one.
-        title: One line about it.
-        command: Command line that does the same again.
-        columns: Metrics that the tables show first.
-        seconds: How long it took.
-        run: Number of the run in its folder; 0 outside of a run.
-        stages: The stages of a run, with state and duration.
-        recipe_yaml: The composed recipe of a run.
-        detailed: Evidence of reference and target from which the worst records are shown in full; ``None`` for no details.
         whatifs: What the what-ifs have shown, the one that removes most first.
         operators: How exact each operator of the target is, where that was asked for.
         phases: The parts of a training step and which of them is guilty.
-        settings: Settings of the optimizer that differ, in words.
-        without_updates: The optimizer moves no weight: its learning rate is 0.
-        still: Parameters that one side does not update, in words.
-        steps: The optimizer's steps, computed again.
-        gradients: Norm and direction of each gradient on both sides.
-        curves: What is said about the curves of a training run.
+        detailed: With the worst records in full, whose tensors are read for it.
     """
+    reference, target, region = comparison.reference, comparison.target, comparison.region
+    measures, judged = comparison.measures, comparison.judged
+    assert comparison.verdict is not None, "a report is written behind the judge"
     headers = (("reference", reference.header), ("target", target.header))
     roles = find_roles(region)
     rows = tuple(
         Row(measure, status, roles.get(measure.record, "unknown")) for measure, status in zip(measures, judged, strict=True)
     )
     differences = find_differences(reference.header.facts, target.header.facts)
-    return ReportModel(
-        recipe=recipe,
-        title=title,
-        run=run,
-        finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
-        precflow=__version__,
-        command=command,
-        sides=tuple(_describe_side(name, header) for name, header in headers),
-        verdict=verdict,
+    curves = tuple(comparison.outcomes)
+    return replace(
+        _describe_run(job, comparison.verdict, findings, [_describe_side(name, header) for name, header in headers]),
         region=replace(
             region,
             suspects=_with_shown_ratios(region, judged),
             notes=(*region.notes, *_describe_unexamined(region)),
         ),
-        findings=tuple(findings),
         rows=rows,
         differences=differences,
-        stages=tuple(stages),
-        recipe_yaml=recipe_yaml,
-        columns=tuple(columns),
-        seconds=round(seconds, 1),
-        emulated=any(header.device.emulated for _, header in headers),
+        columns=tuple(job.config.report.columns),
         emulation=str(target.header.emulate.get("name", "")),
         whatifs=tuple(whatifs),
         operators=tuple(operators),
@@ -135,17 +95,67 @@ def build_model(  # noqa: PLR0913  each is a fact of its own, and all but two go
             target.header,
             phases=phases,
             differences=differences,
-            settings=settings,
-            without_updates=without_updates,
-            still=still,
-            steps=steps,
+            settings=find_other_settings(reference, target),
+            without_updates=moves_no_weight(reference, target),
+            still=tuple(describe_still(find_still_parameters(reference, target, measures))) if measures else (),
+            steps=comparison.steps,
             rows=[(row.measure, row.judged) for row in rows],
             curves=curves,
         ),
-        gradients=tuple(gradients[:MOST_GRADIENTS]),
+        gradients=tuple(comparison.gradients.rows[:MOST_GRADIENTS]),
         groups=group_rows(rows),
-        details=() if detailed is None else detail_worst(*detailed, rows),
+        details=detail_worst(reference, target, rows) if detailed else (),
     )
+
+
+def build_curves_model(
+    job: Job, outcomes: Sequence[CurveOutcome], headers: Mapping[str, Header], findings: Iterable[Finding]
+) -> ReportModel:
+    """Return everything that a report shows of a run that compares nothing but curves.
+
+    Args:
+        job: The run.
+        outcomes: What is said about each curve.
+        headers: Side -> header of its dump; a side with a log alone has none.
+        findings: What the rules say, best first.
+    """
+    logs = {side: Path(log[0]).name for side in SIDES if (log := job.side(side).log)}
+    sides = [
+        _describe_side(side, headers[side])
+        if side in headers
+        else SideView(side=side, title=f"a log, {logs[side]}", emulated=False, device=logs[side], dtype="")
+        for side in SIDES
+    ]
+    return replace(_describe_run(job, judge_curves_alone(outcomes), findings, sides), curves=tuple(outcomes))
+
+
+def _describe_run(job: Job, verdict: Verdict, findings: Iterable[Finding], sides: Sequence[SideView]) -> ReportModel:
+    """Return what a report shows of any run: which it is, and what ran."""
+    return ReportModel(
+        recipe=job.config.recipe,
+        title=job.config.about.title,
+        run=job.run,
+        finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
+        precflow=__version__,
+        command=hide_home(job.command),
+        sides=tuple(sides),
+        verdict=verdict,
+        region=Region(),
+        findings=tuple(findings),
+        rows=(),
+        differences={},
+        stages=tuple(StageView(name=name, state=state, seconds=took, note=note) for name, state, took, note in job.stages),
+        recipe_yaml=hide_home(job.yaml),
+        columns=(),
+        seconds=round(time.monotonic() - job.began, 1),  # less than its stages together, if two were made at once
+        emulated=any(side.emulated for side in sides),
+    )
+
+
+def hide_home(text: str) -> str:
+    """Write ``~`` in place of the home folder: its path has the user's name, and reports are shown to others."""
+    home = str(Path.home())
+    return text.replace(home, "~") if len(home) > 1 else text
 
 
 def _with_shown_ratios(region: Region, judged: Sequence[Judged]) -> tuple[Suspect, ...]:
@@ -162,65 +172,6 @@ def _describe_unexamined(region: Region) -> list[str]:
     """Say that causes were looked for at some of the suspects only."""
     count, examined = len(region.suspects), len(choose_examined(region.suspects))
     return [f"causes were looked for at {examined} of {count} suspects, one of each kind first"] if count > examined else []
-
-
-def build_curves_model(  # noqa: PLR0913  each is a fact of its own, and all but one go by name
-    curves: Sequence[CurveOutcome],
-    *,
-    headers: Mapping[str, Header],
-    logs: Mapping[str, str],
-    verdict: Verdict,
-    findings: Iterable[Finding],
-    recipe: str,
-    title: str,
-    command: str,
-    seconds: float,
-    run: int,
-    stages: Iterable[StageView],
-    recipe_yaml: str,
-) -> ReportModel:
-    """Return everything that a report shows of a run that compares nothing but curves.
-
-    Args:
-        curves: What is said about each curve.
-        headers: Side -> header of its dump; a side with a log alone has none.
-        logs: Side -> name of its log.
-        verdict: The verdict of all curves.
-        findings: What the rules say, best first.
-        recipe: Name of the recipe.
-        title: One line about it.
-        command: Command line that does the same again.
-        seconds: How long it took.
-        run: Number of the run in its folder.
-        stages: The stages of a run, with state and duration.
-        recipe_yaml: The composed recipe of a run.
-    """
-    sides = tuple(
-        _describe_side(side, headers[side])
-        if side in headers
-        else SideView(side=side, title=f"a log, {logs[side]}", emulated=False, device=logs[side], dtype="")
-        for side in SIDES
-    )
-    return ReportModel(
-        recipe=recipe,
-        title=title,
-        run=run,
-        finished=datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
-        precflow=__version__,
-        command=command,
-        sides=sides,
-        verdict=verdict,
-        region=Region(),
-        findings=tuple(findings),
-        rows=(),
-        differences={},
-        stages=tuple(stages),
-        recipe_yaml=recipe_yaml,
-        columns=(),
-        seconds=round(seconds, 1),
-        emulated=any(side.emulated for side in sides),
-        curves=tuple(curves),
-    )
 
 
 def find_roles(region: Region) -> Mapping[str, str]:
