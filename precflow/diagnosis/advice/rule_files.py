@@ -1,8 +1,7 @@
 """Rule files: one YAML file a rule, all of them read and checked before any is used.
 
 To add a rule, add a file ``conf/rule/PFnnn_what_it_is.yaml`` with the keys of :class:`AdviceRule`. If it needs evidence that is
-not measured yet, add a module to ``evidence/of_run/`` if it is about the run. If it is about a suspect, add a row to
-``evidence/names.py``, and compute it in the module of ``evidence/`` that it belongs to.
+not measured yet, add a module to ``evidence/of_run/``, or to ``evidence/of_suspect/`` if it is about one call.
 """
 
 from __future__ import annotations

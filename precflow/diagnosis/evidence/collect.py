@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, PHASES, parse_identity
-from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.advice.repro import SCRIPT, write_repro
-from precflow.diagnosis.alone import RunAlone
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
 from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.dropped_steps import find_first_broken, gather_first_broken
@@ -23,18 +21,16 @@ from precflow.diagnosis.evidence import (
     suspect,
     training,
 )
-from precflow.diagnosis.evidence.of_run import list_pieces
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.overflows.skipped_steps import list_noted
+from precflow.diagnosis.evidence.pieces import list_of_run, list_of_suspect
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.suspect import find_different_arguments
 from precflow.diagnosis.evidence.tensors import ObservedCall, observe
 from precflow.diagnosis.examined import choose_examined, find_kind
 from precflow.diagnosis.findings import Suspect
-from precflow.diagnosis.gradients.alternatives import GradientAlternative
 from precflow.diagnosis.gradients.linear import add_products
 from precflow.diagnosis.introduced import IntroducedError, group_by_call
-from precflow.diagnosis.other_arguments import OtherArgument
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.diagnosis.training.updates import (
     StillParameter,
@@ -48,7 +44,6 @@ from precflow.dumps.record_names import name_record
 from precflow.judgement.verdicts import Judged
 
 _LISTED = 5
-_EXACT = 2.0**-18  # relative error; with operands of 11 bits a product has 2^-14 to 2^-11
 """Number of suspects whose tensors are read."""
 _TENSOR_OR_NONE = ("(absent) / None", "None / (absent)")
 """Ends of arguments that are ``None`` on one side and left out or a tensor on the other: other code, and no other setting."""
@@ -67,13 +62,10 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
     reference, target, config, blockers = comparison.reference, comparison.target, comparison.config, comparison.blockers
     region, measures, judged, steps = comparison.region, comparison.measures, comparison.judged, comparison.steps
     same_dtype = comparison.same_dtype
-    of_run = {name: value for piece in list_pieces() for name, value in piece.gather(comparison).items()}
+    of_run = {name: value for piece in list_of_run() for name, value in piece.gather(comparison).items()}
     statuses = {record.record: record for record in judged}
-    run_alone = {one.record: one for one in comparison.alone if one.alone is not None}
     by_output = {(one.call, one.index): one for one in comparison.introduced}
     by_call = group_by_call(comparison.introduced)
-    explained = {name: one for one in reversed(comparison.alternatives) for name in one.calls}
-    by_argument = {one.call: one for one in comparison.other_arguments if one.values}
     different = {} if blockers else _find_different_calls(reference, target, same_dtype=same_dtype)
     suspected = {one.record for one in region.suspects}
     elsewhere = [
@@ -148,10 +140,7 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
             )
             | {"kind": _describe_kind(find_kind(call.suspect)), "phase": call.reference.phase}
             | _describe_start(call, region.suspects[0])
-            | _describe_alternative(explained.get(name))
-            | _describe_other_argument(by_argument.get(name))
-            | _describe_alone(run_alone.get(call.suspect.record))
-            | _count_exact_products(call.suspect, measures)
+            | {name: value for piece in list_of_suspect() for name, value in piece.gather(comparison, call).items()}
             | communication.gather(reference, target, call.reference, call.target)
             | communication.find_lost(reference, target, call.suspect)
             | ({"repro": f"{repro.name}/{SCRIPT}"} if repro and number == shown else {})
@@ -220,57 +209,10 @@ def _describe_start(call: ObservedCall, first: Suspect) -> dict[str, Any]:
     return {"behind_start": first.name}
 
 
-def _describe_alternative(found: GradientAlternative | None) -> dict[str, Any]:
-    if found is None:
-        return {}
-    return {
-        "backward_change": found.change,
-        "backward_share": found.share,
-        "backward_left": found.left,
-        "backward_factor": found.factor,
-        "backward_at": ", ".join(found.operators),
-        "backward_other_share": found.other_share,
-    }
-
-
-def _describe_other_argument(found: OtherArgument | None) -> dict[str, Any]:
-    if found is None:
-        return {}
-    return {
-        "argument_values": list(found.values),
-        "argument_recorded": list(found.recorded),
-        "argument_share": found.share,
-        "argument_places": found.places,
-    }
-
-
-def _describe_alone(run: RunAlone | None) -> dict[str, Any]:
-    if run is None:
-        return {}
-    evidence = {"alone_error": run.alone, "alone_fault": run.is_fault, "alone_same_bits": run.same_bits}
-    return {name: value for name, value in evidence.items() if value is not None}
-
-
 def _takes_a_part(different: DifferentCall) -> bool:
     """Tell whether a call only takes a part of a tensor (``mask[:, :7]``): which one is no setting where its output agrees."""
     call = different.pair.reference
     return call.movement or call.operator in {"getitem", "__getitem__", "index"}
-
-
-def _count_exact_products(suspect: Suspect, measures: Sequence[Measure]) -> dict[str, int]:
-    """Count products of the suspect's kind that came before it and agree: a switch such as TF32 would have changed them too."""
-    if operator_families.find_family(suspect.operator) != "matmul":
-        return {}
-    convolves = suspect.operator.startswith("conv")
-    count = 0
-    for measure in measures:
-        error = measure.metrics.get("relative_l2")
-        is_product = (
-            operator_families.find_family(measure.operator) == "matmul" and measure.operator.startswith("conv") == convolves
-        )
-        if is_product and measure.order < suspect.order and error is not None and error < _EXACT:
-            count += 1
-    return {"exact_products": count}
 
 
 def keep_tensors(config: RunConfig) -> str:

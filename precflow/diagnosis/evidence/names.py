@@ -1,15 +1,16 @@
 """All evidence that a rule may use, by name: its label on a screen and what it means.
 
 A rule that uses any other name is refused when it is loaded. Evidence about a run stands in the module that gathers it
-(:mod:`precflow.diagnosis.evidence.of_run`); here is what several modules gather together, and what is known of a suspect.
+(:mod:`precflow.diagnosis.evidence.pieces`); here is what several modules gather together, and what is known of a suspect.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from precflow.diagnosis.evidence.of_run import Evidence, list_pieces
+from precflow.diagnosis.evidence.pieces import Evidence, Piece, list_of_run, list_of_suspect
 
 _RUN = {
     "ranks": Evidence("ranks", "Number of processes; only if there are several."),
@@ -251,14 +252,6 @@ _SUSPECT = {
         "Of its error in place, over the largest that rounding may leave; above 1 is more.",
     ),
     "introduced_systematic": Evidence("the error follows the values", "Not only more rounding."),
-    "alone_error": Evidence(
-        "error when it runs alone",
-        "Relative, on the target, at the inputs of either side; with `whatif=[suspects_alone]` only.",
-    ),
-    "alone_fault": Evidence("wrong when it runs alone", "By the line that calls of the run are held to; absent without that."),
-    "alone_same_bits": Evidence(
-        "alone it gives what was recorded", "With the target's own inputs, bit for bit; absent if it is not known."
-    ),
     "wired_differently": Evidence(
         "takes other inputs", "Sentences that say which call an input comes from on both sides; absent if they are the same."
     ),
@@ -267,9 +260,6 @@ _SUSPECT = {
     ),
     "operand_share": Evidence(
         "explained by those bits", "Share of the error's energy.", tests="operands of fewer bits", unit="%"
-    ),
-    "exact_products": Evidence(
-        "products before it that agree", "Products of the same kind that agree to 18 bits or more, before this one."
     ),
     "in_place": Evidence(
         "measured at its own inputs", "The numbers below are against float64 at the target's own inputs; absent otherwise."
@@ -289,34 +279,6 @@ _SUSPECT = {
         "explained by that", "Share of the error's energy.", tests="another form of the operator", unit="%"
     ),
     "variant_detail": Evidence("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
-    "argument_values": Evidence(
-        "computed exactly with the argument",
-        "Values of arguments with which float64 at the target's own inputs gives its output within the line of the operator;"
-        " absent if none does. Several explain it equally well.",
-    ),
-    "argument_recorded": Evidence("in place of", "The values of these arguments that both sides were called with."),
-    "argument_share": Evidence(
-        "explained by that argument", "Share of the error's energy.", tests="another argument", unit="%"
-    ),
-    "argument_places": Evidence(
-        "elements that tell", "Elements of the output at which the two values of the argument give different numbers."
-    ),
-    "backward_change": Evidence(
-        "its backward is computed exactly with",
-        "The one change with which the backward of the module, computed again, gives the target's gradients: bfloat16 or"
-        " float16 (what leaves a function is rounded to it), operands_11, operands_10 or operands_7 (explicit bits of what a"
-        " product multiplies), scaled, or form_ and the name of another form of one function's backward; empty if none does,"
-        " absent if none was tried.",
-    ),
-    "backward_share": Evidence(
-        "explained by that change", "Share of the error's energy.", tests="a change in the backward", unit="%"
-    ),
-    "backward_left": Evidence(
-        "left by that change", "In units of the reference's own error: near 1 if nothing but rounding is left."
-    ),
-    "backward_factor": Evidence("factor of the gradients", "Fitted where they are scaled; 1 otherwise."),
-    "backward_at": Evidence("in the backward of", "Functions of which that may be said, in order of the forward."),
-    "backward_other_share": Evidence("explained by another change", "Largest share of the other kinds of changes.", unit="%"),
     "sum_type": Evidence(
         "sums fit into", "16-bit type that holds the target's sums before a bias of float32 is added; empty if none does."
     ),
@@ -451,13 +413,20 @@ _SUSPECT = {
     "masked_target": Evidence("masked on the target", "The same on the target."),
     "masked_different": Evidence("masked on one side only", "Elements."),
 }
+
+
+def _merge(pieces: Sequence[Piece]) -> dict[str, Evidence]:
+    return {name: one for piece in pieces for name, one in piece.evidence.items()}
+
+
 EVIDENCE: dict[str, Evidence] = {
     **_RUN,
-    **{name: one for piece in list_pieces() for name, one in piece.evidence.items()},
+    **_merge(list_of_run()),
     **_SUSPECT,
+    **_merge(list_of_suspect()),
 }
 """Name -> label and meaning. Names of a suspect are known only in rules about one."""
-OF_SUSPECT = frozenset(_SUSPECT)
+OF_SUSPECT = frozenset(_SUSPECT) | frozenset(_merge(list_of_suspect()))
 
 _NEAR_ONE = 0.9  # 0.9996 and 0.9999 are far apart for a share or a scale, and both would be shown as 1
 _LISTED = 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from precflow.diagnosis.evidence.of_run import Evidence
+from precflow.diagnosis.evidence.pieces import Evidence
 
 if TYPE_CHECKING:
     from precflow.diagnosis.comparison import Comparison

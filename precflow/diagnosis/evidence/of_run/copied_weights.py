@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from precflow.agent.contract import FORWARD, OUTSIDE
-from precflow.diagnosis.evidence.of_run import Evidence
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from precflow.curves.outcome import CurveOutcome
-from precflow.diagnosis.evidence.of_run import Evidence
+from precflow.diagnosis.evidence.pieces import Evidence
 
 if TYPE_CHECKING:
     from precflow.diagnosis.comparison import Comparison

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from precflow.diagnosis.evidence.of_run import Evidence
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.dumps.batches import CHOICE, ELSEWHERE, DifferentInput, Given, find_given
 from precflow.dumps.dtypes import is_floating
 from precflow.environment.reproduction import describe_further, describe_tied

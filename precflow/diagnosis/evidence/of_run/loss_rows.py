@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from precflow.agent.contract import BACKWARD
 from precflow.comparison.fused.value_classes import widen
-from precflow.diagnosis.evidence.of_run import Evidence
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.evidence.tensors import call_identity
 from precflow.dumps.dtypes import FLOATS
 from precflow.dumps.protocol import Dump

@@ -7,10 +7,10 @@ import numpy as np
 from dump_builder import DumpBuilder
 
 from precflow.diagnosis.evidence.names import EVIDENCE
-from precflow.diagnosis.evidence.of_run import list_pieces
+from precflow.diagnosis.evidence.pieces import list_of_run, list_of_suspect
 
 MODULE = """
-from precflow.diagnosis.evidence.of_run import Evidence
+from precflow.diagnosis.evidence.pieces import Evidence
 
 EVIDENCE = {"full_moon": Evidence("the moon was full", "While the target ran.")}
 
@@ -61,6 +61,6 @@ def test_a_file_alone_adds_evidence_that_rules_may_use(tmp_path):
 
 
 def test_every_piece_says_what_its_evidence_means():
-    names = [name for piece in list_pieces() for name in piece.evidence]
+    names = [name for piece in (*list_of_run(), *list_of_suspect()) for name in piece.evidence]
     assert len(names) == len(set(names)) > 50
     assert set(names) <= set(EVIDENCE)
