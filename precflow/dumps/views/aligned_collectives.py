@@ -23,6 +23,7 @@ import msgspec
 from precflow.dumps.collectives import find_carried, is_collective
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
+from precflow.dumps.views.alignment import align
 from precflow.dumps.views.derived import DerivedDump
 
 Name = tuple[object, ...]
@@ -167,24 +168,7 @@ def pair_in_order(here: Sequence[_Fitting], there: Sequence[_Fitting]) -> list[t
     is_rescaled = rows == columns and not any(map(_have_same_shapes, here, there))
     if is_rescaled or rows * columns > _LARGEST:
         return [(place, place) for place in range(min(rows, columns)) if here[place].fit(there[place])]
-    fits = [[one.fit(two) for two in there] for one in here]
-    best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
-    for row in reversed(range(rows)):
-        for column in reversed(range(columns)):
-            fit = fits[row][column]
-            both = fit + best[row + 1][column + 1] if fit else 0.0
-            best[row][column] = max(both, best[row + 1][column], best[row][column + 1])
-    pairs, row, column = [], 0, 0
-    while row < rows and column < columns:
-        fit = fits[row][column]
-        if fit and best[row][column] == fit + best[row + 1][column + 1]:
-            pairs.append((row, column))
-            row, column = row + 1, column + 1
-        elif best[row][column] == best[row + 1][column]:
-            row += 1
-        else:
-            column += 1
-    return pairs
+    return align([[one.fit(two) for two in there] for one in here])
 
 
 def _renumber(call: Call, numbers: Numbers) -> Call:

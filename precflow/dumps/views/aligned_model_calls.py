@@ -7,8 +7,8 @@ log, an evaluation), every later call, and all that runs inside, would be compar
     target     call 0 (sample)   call 1 (batch a)   call 2 (batch b)      ->   call 2, call 0, call 1
 
 So calls are paired, in their order, by what they are given. Those without a partner have nothing to be compared with: they
-are a fact of the run. Nothing is renumbered where the sides make as many calls, where what is left between two pairs could be
-paired in several ways (then the sides were given other data), and where the modules inside cannot be told by their call.
+are a fact of the run. Three cases keep their numbers: both sides make as many calls; the calls between two pairs fit each other
+in several ways, so that the sides were given other data; or records do not tell which modules ran in which call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from precflow.agent.contract import BACKWARD, FORWARD, MODULE, OUTSIDE, ROOT_MOD
 from precflow.dumps.header import ContentEntry
 from precflow.dumps.origins import InputName, When, parse_name
 from precflow.dumps.protocol import Dump
-from precflow.dumps.records import Call, Record
+from precflow.dumps.records import Call
+from precflow.dumps.views.alignment import align
 from precflow.dumps.views.derived import DerivedDump
 
 _Step = tuple[int, int]  # rank and step
@@ -212,21 +213,7 @@ def _find_model(given: _Given, modules: set[str]) -> str:
 def _pair(here: _Inside, there: _Inside) -> list[tuple[int, int]] | None:
     """Return pairs of calls, in order; ``None`` if the calls between two that are given the same fit in several ways."""
     rows, columns = len(here.given), len(there.given)
-    best = [[0] * (columns + 1) for _ in range(rows + 1)]
-    fits = [[here.fit(row, there, column) for column in range(columns)] for row in range(rows)]
-    for row in reversed(range(rows)):
-        for column in reversed(range(columns)):
-            both = fits[row][column] + best[row + 1][column + 1] if fits[row][column] else 0
-            best[row][column] = max(both, best[row + 1][column], best[row][column + 1])
-    same, row, column = [], 0, 0
-    while row < rows and column < columns:
-        if fits[row][column] and best[row][column] == fits[row][column] + best[row + 1][column + 1]:
-            same.append((row, column))
-            row, column = row + 1, column + 1
-        elif best[row][column] == best[row + 1][column]:
-            row += 1
-        else:
-            column += 1
+    same = align([[here.fit(row, there, column) for column in range(columns)] for row in range(rows)])
     pairs: list[tuple[int, int]] = []
     if not same:
         return None
@@ -278,7 +265,7 @@ def _number_modules(steps: Sequence[_Inside], pairs: Sequence[tuple[int, int]]) 
             for place, number in enumerate(numbers):
                 if module in known and place < len(theirs):
                     renumbered[module, number] = theirs[place]
-                else:  # a module that has another name on the reference is counted in the order of the partners
+                else:  # the reference calls this module by another name: count on in the order of the partners
                     renumbered[module, number] = free[module]
                     free[module] += 1
     return renumbered
@@ -314,7 +301,8 @@ def _renumber(call: Call, numbers: Mapping[tuple[int, int, str, int], int]) -> C
     if number is None or call.module == OUTSIDE or number == call.call:
         return call
 
-    def rename(records: tuple[Record, ...]) -> tuple[Record, ...]:
-        return tuple(msgspec.structs.replace(record, whose=record.whose._replace(call=number)) for record in records)
-
-    return msgspec.structs.replace(call, call=number, inputs=rename(call.inputs), outputs=rename(call.outputs))
+    inputs, outputs = (
+        tuple(msgspec.structs.replace(record, whose=record.whose._replace(call=number)) for record in records)
+        for records in (call.inputs, call.outputs)
+    )
+    return msgspec.structs.replace(call, call=number, inputs=inputs, outputs=outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ class MadeTensor:
     apply: Callable[[Sequence[Array]], Array]
 
 
-class DerivedDump:
+class DerivedDump(ABC):
     """A dump that has everything as another one has it, except what a subclass says.
 
     A subclass says which calls it has (:meth:`_derive_calls`), and of which records it makes the tensors (:meth:`_make`).
@@ -56,9 +57,9 @@ class DerivedDump:
         self.is_cut = is_cut(whole)
         self._made: dict[str, MadeTensor] = {}  # mark of a record -> how its tensor is made
 
+    @abstractmethod
     def _derive_calls(self) -> list[Call]:
         """Return all calls as they are seen, ordered by rank, step and completion; asked for once."""
-        raise NotImplementedError
 
     def calls(self, *, step: int | None = None, rank: int | None = None) -> list[Call]:
         """Return the calls as they are seen, ordered by rank, step and completion, or only those of one step or rank."""

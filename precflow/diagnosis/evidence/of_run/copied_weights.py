@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EVIDENCE = {
     "copied_weights": Evidence(
         "copies of weights",
-        "Up to five operators of the target that read a copy of a weight where the reference's read the weight.",
+        "Up to five operators that read the weight on the reference, and a copy of it on the target.",
     ),
     "copied_weights_where": Evidence("where the first is read", "Module and operator."),
     "copied_weights_stale": Evidence(

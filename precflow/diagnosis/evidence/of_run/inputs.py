@@ -40,7 +40,7 @@ EVIDENCE = {
     ),
     "further_calls": Evidence(
         "calls of one side alone",
-        "Calls of a model that one side makes more in a step, while it is given the same in all others.",
+        "Calls of a model in a step that the other side does not make; all other calls are given the same.",
     ),
 }
 

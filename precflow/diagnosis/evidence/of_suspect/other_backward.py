@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 EVIDENCE = {
     "backward_change": Evidence(
         "its backward is computed exactly with",
-        "The one change with which the backward of the module, computed again, gives the target's gradients: bfloat16 or"
-        " float16 (what leaves a function is rounded to it), operands_11, operands_10 or operands_7 (explicit bits of what a"
-        " product multiplies), scaled, or form_ and the name of another form of one function's backward; empty if none does,"
-        " absent if none was tried.",
+        "The one change that gives the target's gradients when the backward is computed again with it. bfloat16, float16:"
+        " results of functions are rounded to it. operands_11, operands_10, operands_7: products get that many explicit bits."
+        " scaled: one factor. form_ and a name: another form of one function's backward. Empty if none does, absent if none"
+        " was tried.",
     ),
     "backward_share": Evidence(
         "explained by that change", "Share of the error's energy.", tests="a change in the backward", unit="%"
