@@ -9,10 +9,9 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.alone import RunAlone
+from precflow.diagnosis.explained import Explanation
 from precflow.diagnosis.findings import Region
-from precflow.diagnosis.gradients.alternatives import GradientAlternative
 from precflow.diagnosis.introduced import IntroducedError
-from precflow.diagnosis.other_arguments import OtherArgument
 from precflow.diagnosis.training.gradients import Gradients
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.protocol import Dump
@@ -37,8 +36,7 @@ class Comparison:
         introduced: What float64 at the target's own inputs said about outputs.
         steps: The optimizer's steps, computed again.
         gradients: The gradients of both sides.
-        alternatives: What explains wrong gradients of suspects.
-        other_arguments: Values of arguments that explain suspects.
+        explanations: What explains suspects: computed again with one thing changed.
         alone: Suspects that the target has run alone.
     """
 
@@ -55,11 +53,17 @@ class Comparison:
     introduced: Sequence[IntroducedError] = ()
     steps: Sequence[ReplayedStep] = ()
     gradients: Gradients = field(default_factory=Gradients)
-    alternatives: Sequence[GradientAlternative] = ()
-    other_arguments: Sequence[OtherArgument] = ()
+    explanations: Sequence[Explanation] = ()
     alone: Sequence[RunAlone] = ()
 
     @property
     def same_dtype(self) -> bool:
         """Whether both sides compute in the same floating point type."""
         return self.reference.header.dtype == self.target.header.dtype
+
+    def explain(self, call: str) -> Explanation | None:
+        """Return what explains a call, by its name of ``diagnosis.evaluation``; ``None`` if nothing was tried.
+
+        A module's gradients may come from several calls of the backward; the first one counts.
+        """
+        return next((one for one in self.explanations if call in one.calls), None)

@@ -38,7 +38,6 @@ def read_comparison(job: Job, needs: Mapping[str, Path]) -> Comparison:
         introduced=introduced.read_introduced(needs),
         steps=introduced.read_steps(needs),
         gradients=introduced.read_gradients(needs),
-        alternatives=introduced.read_alternatives(needs),
-        other_arguments=introduced.read_other_arguments(needs),
+        explanations=introduced.read_explanations(needs),
         alone=read_alone(needs),
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import BACKWARD, CALLS_FILE, ERRORS_FILE, EVALUATED_FILE, GRADIENT, REQUEST_SCHEMA
+from precflow.agent.contract import CALLS_FILE, ERRORS_FILE, EVALUATED_FILE, REQUEST_SCHEMA
 from precflow.comparison.measure import Measure
 from precflow.config.schema import Side, plain
 from precflow.config.sections.standards import are_measured
@@ -31,11 +31,10 @@ from precflow.diagnosis.evaluation import (
     write_calls,
 )
 from precflow.diagnosis.examined import choose_examined
+from precflow.diagnosis.explained import Explanation, list_gradients, read_explanation, write_suspects
 from precflow.diagnosis.findings import Region
-from precflow.diagnosis.gradients.alternatives import GradientAlternative, choose_alternative, write_gradients
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
-from precflow.diagnosis.other_arguments import OtherArgument, choose_values, write_suspects
 from precflow.diagnosis.training.gradients import Gradients, measure_gradients
 from precflow.diagnosis.training.replay import ReplayedStep, judge_steps, replay_steps
 from precflow.diagnosis.training.updates import blame_still, find_still_parameters
@@ -61,8 +60,7 @@ EVALUATION_FILE = "evaluation.json"
 FOUND_FILE = "introduced.jsonl"
 STEPS_FILE = "optimizer_steps.jsonl"
 GRADIENTS_FILE = "gradients.json"
-ALTERNATIVES_FILE = "alternatives.jsonl"
-OTHER_ARGUMENTS_FILE = "other_arguments.jsonl"
+EXPLAINED_FILE = "explained.jsonl"
 _WITHOUT_TORCH = ("workload", "unsupported")  # what an agent calls it that this interpreter has no torch, or too old a one
 NOTHING_KEPT = "no call was computed again in float64: the dumps have no call with all of its tensors"
 LEFT_OUT = "no call was computed again in float64: that was left out"
@@ -128,14 +126,9 @@ def read_gradients(needs: Mapping[str, Path]) -> Gradients:
     return read_value(needs[NAME] / GRADIENTS_FILE, Gradients) if NAME in needs else Gradients()
 
 
-def read_alternatives(needs: Mapping[str, Path]) -> list[GradientAlternative]:
-    """Return what explains wrong gradients of the suspects; none without the stage."""
-    return read_lines(needs[NAME] / ALTERNATIVES_FILE, GradientAlternative) if NAME in needs else []
-
-
-def read_other_arguments(needs: Mapping[str, Path]) -> list[OtherArgument]:
-    """Return the values of arguments that explain suspects; none without the stage."""
-    return read_lines(needs[NAME] / OTHER_ARGUMENTS_FILE, OtherArgument) if NAME in needs else []
+def read_explanations(needs: Mapping[str, Path]) -> list[Explanation]:
+    """Return what explains suspects; none without the stage."""
+    return read_lines(needs[NAME] / EXPLAINED_FILE, Explanation) if NAME in needs else []
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -191,14 +184,10 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         guessed=[name for name in job.config.tolerance.standards if are_measured([name])],
     )
     write_lines(folder / FOUND_FILE, found)
-    explained = explain_gradients(
-        reference, target, final.region, found, folder=folder / "alternatives", evaluate=functools.partial(_ask_agent, job)
+    explained = explain_suspects(
+        reference, target, final.region, found, folder=folder / "explaining", evaluate=functools.partial(_ask_agent, job)
     )
-    write_lines(folder / ALTERNATIVES_FILE, explained)
-    others = explain_arguments(
-        reference, target, final.region, found, folder=folder / "arguments", evaluate=functools.partial(_ask_agent, job)
-    )
-    write_lines(folder / OTHER_ARGUMENTS_FILE, others)
+    write_lines(folder / EXPLAINED_FILE, explained)
     for name in (STEPS_FILE, GRADIENTS_FILE):  # for the stages that come after
         shutil.copyfile(needs[EVALUATION] / name, folder / name)
     write_lines(folder / JUDGED_FILE, final.judged)
@@ -207,7 +196,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     return StageResult(note=_describe(found, skipped, final))
 
 
-def explain_gradients(  # noqa: PLR0913  two dumps and what was found in them
+def explain_suspects(  # noqa: PLR0913  two dumps and what was found in them
     reference: Dump,
     target: Dump,
     region: Region,
@@ -215,51 +204,8 @@ def explain_gradients(  # noqa: PLR0913  two dumps and what was found in them
     *,
     folder: Path,
     evaluate: Callable[[Path], None],
-) -> list[GradientAlternative]:
-    """Compute wrong gradients of the first suspects again with one change at a time; nothing runs where there are none.
-
-    Args:
-        reference: Evidence of the reference.
-        target: Evidence of the target.
-        region: The suspects.
-        found: What was found about outputs.
-        folder: Folder to work in; it is removed.
-        evaluate: As of :func:`evaluate_calls`.
-
-    Raises:
-        SideError: As :func:`evaluate_calls`.
-    """
-    suspects = {suspect.record for suspect in choose_examined(region.suspects)}
-    wrong = {one.call for one in found if one.is_fault}
-    phases = {BACKWARD, GRADIENT}
-    wanted = {
-        pair.name
-        for pair in (pair_calls(reference, target) if suspects and wrong else ())
-        if pair.name in wrong and pair.reference.phase in phases and not pair.reference.operator
-        if any(record.text in suspects for record in pair.reference.outputs)
-    }
-    if not wanted:
-        return []
-    folder.mkdir()
-    try:
-        if not write_gradients(folder / CALLS_FILE, reference, target, wanted) or _ask(evaluate, folder):
-            return []
-        chosen = [choose_alternative(line) for line in read_json_lines(folder / EVALUATED_FILE)]
-    finally:
-        shutil.rmtree(folder)
-    return [one for one in chosen if one is not None]
-
-
-def explain_arguments(  # noqa: PLR0913  two dumps and what was found in them
-    reference: Dump,
-    target: Dump,
-    region: Region,
-    found: Sequence[IntroducedError],
-    *,
-    folder: Path,
-    evaluate: Callable[[Path], None],
-) -> list[OtherArgument]:
-    """Compute the first suspects again with other values of their arguments; nothing runs where float64 cleared them all.
+) -> list[Explanation]:
+    """Compute the first suspects again with one thing changed at a time; nothing runs where float64 cleared them all.
 
     Args:
         reference: Evidence of the reference.
@@ -275,16 +221,18 @@ def explain_arguments(  # noqa: PLR0913  two dumps and what was found in them
     suspects = {suspect.record for suspect in choose_examined(region.suspects)}
     if not suspects:
         return []
+    wrong = {one.call for one in found if one.is_fault}
+    cleared = {one.call for one in found} - wrong
     named = {name_call(call) for call in reference.calls() if any(record.text in suspects for record in call.outputs)}
-    cleared = {one.call for one in found} - {one.call for one in found if one.is_fault}
+    gradients = list_gradients(reference, target, suspects, wrong)
     folder.mkdir()
     try:
-        if not write_suspects(folder / CALLS_FILE, reference, target, named - cleared) or _ask(evaluate, folder):
+        if not write_suspects(folder / CALLS_FILE, reference, target, named - cleared, gradients) or _ask(evaluate, folder):
             return []
-        chosen = [choose_values(line) for line in read_json_lines(folder / EVALUATED_FILE)]
+        explained = [read_explanation(line) for line in read_json_lines(folder / EVALUATED_FILE)]
     finally:
         shutil.rmtree(folder)
-    return [one for one in chosen if one is not None]
+    return [one for one in explained if one is not None]
 
 
 def _runs_here(side: Side) -> bool:

@@ -31,7 +31,7 @@ def tabulated(pair, made, job_of, tmp_path, monkeypatch):
     folders = made(pair(factor=1.01), STAGES, until="advise")
     folders["introduced"] = tmp_path / "introduced"
     folders["introduced"].mkdir()
-    for name in ("introduced.jsonl", "optimizer_steps.jsonl", "alternatives.jsonl", "other_arguments.jsonl"):
+    for name in ("introduced.jsonl", "optimizer_steps.jsonl", "explained.jsonl"):
         write_lines(folders["introduced"] / name, [])
     write_value(folders["introduced"] / "gradients.json", Gradients())
     for name, stage in (("judged.jsonl", "judge"), ("verdict.json", "judge"), ("region.json", "localize")):

@@ -18,11 +18,9 @@ A line with a key ``gradients`` is the backward of a module, by the functions th
      "total": {KEY: NAME}, "parts": {KEY: [NAME, ...]}, "results": [{"index": "0", "of": KEY, "call": "...", "named": "0"}]}
 
 A ``KEY`` names a tensor of the forward; its values are the input of that index, if it has any. A ``NAME`` is the index of an
-input that is a gradient, ``""`` if it was not kept. ``index`` is that of an output: the gradient that was recorded. With
-``"explain": true`` what explains wrong ones is looked for (:mod:`~precflow.agent.replay.alternatives`).
+input that is a gradient, ``""`` if it was not kept. ``index`` is that of an output: the gradient that was recorded.
 
-A line with ``"vary": true`` asks which other value of an argument gives the target's outputs
-(:mod:`~precflow.agent.replay.other_arguments`).
+A line of either kind with ``"explain": true`` asks what the target did otherwise (:mod:`~precflow.agent.hypotheses.engine`).
 """
 
 from __future__ import annotations
@@ -141,14 +139,12 @@ class GradientGraph(NamedTuple):
         total: Key of a tensor -> the input that is its whole gradient.
         parts: Key of a tensor -> the inputs that modules inside add to its gradient.
         results: What has to come out.
-        explain: Wanted is not how wrong they are, but what explains that.
     """
 
     functions: Tuple[Function, ...]
     total: Mapping[str, str]
     parts: Mapping[str, Tuple[str, ...]]
     results: Tuple[Result, ...]
-    explain: bool = False
 
 
 class RecordedCall(NamedTuple):
@@ -163,7 +159,7 @@ class RecordedCall(NamedTuple):
         arguments: Text of every argument that is no tensor, by name or position.
         sides: By name: ``reference``, ``target``.
         gradients: What gives the gradients, of the backward of a module; ``None`` for all others.
-        vary: Wanted is not how wrong it is, but with which other value of an argument it would be right.
+        explain: Wanted is not how wrong it is, but what it would be right with.
     """
 
     call: str
@@ -174,7 +170,7 @@ class RecordedCall(NamedTuple):
     arguments: Mapping[str, str]
     sides: Mapping[str, SideTensors]
     gradients: Optional[GradientGraph] = None
-    vary: bool = False
+    explain: bool = False
 
 
 def read_calls(path: str) -> Iterator[RecordedCall]:
@@ -208,7 +204,7 @@ def _parse_call(plain: Mapping[str, Any]) -> RecordedCall:
             for side, tensors in plain["sides"].items()
         },
         gradients=_parse_gradients(plain["gradients"]) if "gradients" in plain else None,
-        vary=bool(plain.get("vary", False)),
+        explain=bool(plain.get("explain", False)),
     )
 
 
@@ -226,7 +222,6 @@ def _parse_gradients(plain: Mapping[str, Any]) -> GradientGraph:
         total={str(key): str(name) for key, name in plain["total"].items()},
         parts={str(key): tuple(map(str, names)) for key, names in plain["parts"].items()},
         results=tuple(Result(*[str(each[name]) for name in ("index", "of", "call", "named")]) for each in plain["results"]),
-        explain=bool(plain.get("explain", False)),
     )
 
 

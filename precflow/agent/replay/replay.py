@@ -21,7 +21,7 @@ import torch
 from precflow.agent.contract import REPLAYED_FILE
 from precflow.agent.replay import operators
 from precflow.agent.replay.calls import CannotCompute, RecordedCall, TensorFiles
-from precflow.agent.replay.evaluate import (
+from precflow.agent.replay.computation import (
     Computation,
     SideValues,
     check_size,
@@ -29,8 +29,8 @@ from precflow.agent.replay.evaluate import (
     measure_output,
     output_indices,
     read_side,
-    write_results,
 )
+from precflow.agent.replay.evaluate import write_results
 from precflow.agent.replay.readings import Exact, choose_tolerance, measure_distance, outputs_of, run_closest
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from precflow.agent import request as requests
 from precflow.agent import worker
 from precflow.agent.failures import AgentError
-from precflow.agent.replay import evaluate as evaluating
+from precflow.agent.replay import computation
 from precflow.agent.replay.evaluate import evaluate_call
 
 X, Y = (
@@ -131,7 +131,7 @@ def test_a_fault_of_the_target_is_large_and_a_correct_other_chip_is_not(dumped, 
     healthy, faulty = FAULTS[name]
     record = dumped(lambda _: healthy(X))
     (call,) = record.calls(name)
-    files = evaluating.TensorFiles()
+    files = computation.TensorFiles()
     output = call.sides["target"].outputs[0]
     for make, least, most in ((lambda: healthy(X.double()).float(), 0, 2), (lambda: faulty(X), 64, math.inf)):
         replaced = _Replacing(files, output, make())
@@ -161,7 +161,7 @@ def test_arguments_are_those_of_the_reference(dumped):
 def test_movement_is_compared_bit_by_bit(dumped):
     (call,) = dumped(lambda _: functional.embedding(IDS, X)).calls("embedding")
     swapped = functional.embedding(IDS, X).flip(0)
-    (found,) = evaluate_call(call, _Replacing(evaluating.TensorFiles(), call.sides["target"].outputs[0], swapped))
+    (found,) = evaluate_call(call, _Replacing(computation.TensorFiles(), call.sides["target"].outputs[0], swapped))
     assert [found["sides"][side]["equal"] for side in ("reference", "target")] == [True, False]
 
 
@@ -174,7 +174,7 @@ def test_what_partial_sums_are_off_by_is_said_of_products_in_16_bits_that_are_fa
     made = [part.half() for part in parts]
 
     def evaluated(output):
-        (line,) = evaluate_call(call, _Replacing(evaluating.TensorFiles(), call.sides["target"].outputs[0], output))
+        (line,) = evaluate_call(call, _Replacing(computation.TensorFiles(), call.sides["target"].outputs[0], output))
         return line["sides"]
 
     far = evaluated(made[0] + made[1] + made[2] + made[3])
@@ -292,7 +292,7 @@ def test_a_call_that_cannot_be_evaluated_says_why(dumped, changes, why):
     (call,) = dumped(lambda _: X * 2.0).calls("mul")
     if "arguments" not in changes:
         changes = {**changes, "arguments": {}}
-    (found,) = evaluate_call(call._replace(**changes), evaluating.TensorFiles())
+    (found,) = evaluate_call(call._replace(**changes), computation.TensorFiles())
     assert not found["evaluated"]
     assert why in found["why"]
 
@@ -301,12 +301,12 @@ def test_a_tensor_that_was_not_kept_is_named(dumped):
     (call,) = dumped(lambda _: X + X).calls("add")
     side = call.sides["target"]
     lost = side._replace(inputs=(side.inputs[0]._replace(file=None), *side.inputs[1:]))
-    (found,) = evaluate_call(call._replace(sides={**call.sides, "target": lost}), evaluating.TensorFiles())
+    (found,) = evaluate_call(call._replace(sides={**call.sides, "target": lost}), computation.TensorFiles())
     assert found["why"] == "input tensor 0 was not kept"
 
 
 def test_a_call_that_is_too_large_is_left_out(dumped, monkeypatch):
-    monkeypatch.setattr(evaluating, "MOST_BYTES", 100)
+    monkeypatch.setattr(computation, "MOST_BYTES", 100)
     (found,) = dumped(lambda _: X @ Y).evaluated("matmul")
     assert "in float64, more than" in found["why"]
 
@@ -320,7 +320,7 @@ def test_too_little_memory_says_nothing_of_a_call_and_ends_the_action(dumped, mo
         raise error
 
     record = dumped(lambda _: X.exp())
-    monkeypatch.setattr(evaluating.Computation, "run", fail)
+    monkeypatch.setattr(computation.Computation, "run", fail)
     with pytest.raises(AgentError, match="the memory is not enough to compute") as caught:
         record.evaluated("exp")
     assert caught.value.kind == "memory"
@@ -331,15 +331,15 @@ def test_arguments_that_ask_for_more_than_any_call_gets_are_no_matter_of_memory(
         raise RuntimeError(ALLOCATOR % (1 << 50))
 
     record = dumped(lambda _: X.exp())
-    monkeypatch.setattr(evaluating.Computation, "run", fail)
+    monkeypatch.setattr(computation.Computation, "run", fail)
     (found,) = record.evaluated("exp")
     assert not found["evaluated"]
 
 
 def test_equal_inputs_are_computed_once(dumped, monkeypatch):
     record, runs = dumped(lambda _: X.exp()), []
-    plain = evaluating.Computation.run
-    monkeypatch.setattr(evaluating.Computation, "run", lambda self, side: runs.append(1) or plain(self, side))
+    plain = computation.Computation.run
+    monkeypatch.setattr(computation.Computation, "run", lambda self, side: runs.append(1) or plain(self, side))
     record.evaluated("exp")
     assert len(runs) == 1
 
@@ -366,7 +366,7 @@ def test_the_action_writes_a_line_for_each_output(dumped, asked, events, tmp_pat
 
 def test_movement_that_was_not_stored_is_moved_again_and_compared_by_content(dumped):
     record = dumped(lambda _: (X * 1.0).view(2, 2, 6).transpose(0, 1).contiguous().view(2, 12) * 1.0)
-    files, found = evaluating.TensorFiles(), []
+    files, found = computation.TensorFiles(), []
     for call in record.calls("view", "transpose", "contiguous"):
         lines = [next(line for line in record.lines["reference"] if "/{operator}.{ordinal}/".format(**line) in call.call)] * 2
         sides = {}

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from precflow.agent.replay.calls import Function, GradientGraph, RecordedCall, Result, Slot
-from precflow.agent.replay.evaluate import float64_defaults
+from precflow.agent.replay.computation import float64_defaults
 from precflow.agent.replay.gradients import GradientComputation
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from benchmarks.faults.chips import Chip
 from precflow.agent.replay.calls import CannotCompute, GradientGraph, RecordedCall, Result, Slot
 from precflow.agent.replay.calls import Function as Called
-from precflow.agent.replay.evaluate import Computation, SideValues, float64_defaults
+from precflow.agent.replay.computation import Computation, SideValues, float64_defaults
 from precflow.agent.replay.gradients import GradientComputation
 from precflow.agent.replay.partial_sums import (
     add_in_parts,

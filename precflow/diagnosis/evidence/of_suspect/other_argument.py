@@ -29,12 +29,13 @@ EVIDENCE = {
 
 def gather(run: Comparison, call: ObservedCall) -> dict[str, Any]:
     """Return the values; nothing without any."""
-    found = {one.call: one for one in run.other_arguments if one.values}.get(name_call(call.reference))
-    if found is None:
+    explained = run.explain(name_call(call.reference))
+    fitting = [one for one in explained.list_told("argument") if one.fits] if explained is not None else []
+    if not fitting:
         return {}
     return {
-        "argument_values": list(found.values),
-        "argument_recorded": list(found.recorded),
-        "argument_share": found.share,
-        "argument_places": found.places,
+        "argument_values": list(dict.fromkeys(f"{one.argument}={one.value}" for one in fitting)),
+        "argument_recorded": list(dict.fromkeys(f"{one.argument}={one.recorded}" for one in fitting)),
+        "argument_share": fitting[0].share,
+        "argument_places": fitting[0].places,
     }

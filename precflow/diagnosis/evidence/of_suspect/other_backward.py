@@ -31,17 +31,26 @@ EVIDENCE = {
 }
 
 
+_NEARLY = 0.5  # of what the best change leaves, relative to what it explains: places that are as good
+
+
 def gather(run: Comparison, call: ObservedCall) -> dict[str, Any]:
     """Return the change; nothing without one."""
-    name = name_call(call.reference)
-    found = next((one for one in run.alternatives if name in one.calls), None)
-    if found is None:
+    explained = run.explain(name_call(call.reference))
+    if explained is None or "backward" not in explained.tried:
         return {}
-    return {
-        "backward_change": found.change,
-        "backward_share": found.share,
-        "backward_left": found.left,
-        "backward_factor": found.factor,
-        "backward_at": ", ".join(found.operators),
-        "backward_other_share": found.other_share,
+    found = explained.list_told("backward")
+    if not found:
+        return {"backward_change": ""}
+    best = found[0]
+    room = _NEARLY * (1.0 - best.share)
+    places = {one.function: one.operator for one in found if one.name == best.name and one.share >= best.share - room}
+    evidence = {
+        "backward_change": best.name if best.fits else "",
+        "backward_share": best.share,
+        "backward_left": best.left,
+        "backward_factor": best.factor,
+        "backward_at": ", ".join(dict.fromkeys(places[number] for number in sorted(places))),
+        "backward_other_share": max((one.share for one in found if one.name != best.name), default=0.0),
     }
+    return {name: value for name, value in evidence.items() if value is not None}

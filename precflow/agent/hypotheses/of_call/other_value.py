@@ -1,10 +1,8 @@
-"""Which value of an argument a backend could have taken in place of the one that a call was given, as one table.
+"""Another value of an argument: which ones a backend could have taken in place of the one that a call was given, as one table.
 
 A kernel that lacks ``align_corners``, pads with zeros whatever the mode, or knows one ``alpha`` alone computes its call as if
-the argument had another value. The call runs again with one value of this table after the other
-(:mod:`~precflow.agent.replay.evaluate`), and the judge says which of them gives the target's output.
-
-To add a function, add a row to ``_TABLE``: its canonical name, and for each argument a way to vary it::
+the argument had another value. To add a function, add a row to ``_TABLE``: its canonical name, and for each argument a way to
+vary it::
 
     "elu": (argument("alpha", 1, 1.0, among(0.1, 0.5, 1.0, 2.0)),)
 
@@ -15,52 +13,25 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch.nn import functional
 
-from precflow.agent.replay.calls import CannotCompute, RecordedCall, parse_argument
-
-MOST_TRIED = 24
-"""Values that are tried for one call."""
-MOST_WORK = 1 << 30
-"""Elements of a call's tensors, times the values that are tried: a large call is tried with fewer, the likeliest ones."""
-
-Tensors = Mapping[str, torch.Tensor]
-Change = Callable[[Tensors], Dict[str, torch.Tensor]]
+from precflow.agent.hypotheses.arguments import Given, Other, Tensors
+from precflow.agent.hypotheses.subject import Candidate, Hypothesis, Subject
+from precflow.agent.replay.calls import CannotCompute, RecordedCall
 
 
-class Other(NamedTuple):
-    """A call with another value of one argument.
-
-    Attributes:
-        argument: The argument, as torch names it.
-        recorded: Text of the value that the call was given, or of the default.
-        value: Text of the other one.
-        call: The call with it.
-        change: What it does to the input tensors, in float64, where no argument of the function says it.
-        compute: Takes the input tensors in float64 and returns the results, where the function itself cannot compute it.
-        is_fitted: Its value is no choice of the table, but a number that was fitted to the target.
-    """
-
-    argument: str
-    recorded: str
-    value: str
-    call: RecordedCall
-    change: Optional[Change] = None
-    compute: Optional[Change] = None
-    is_fitted: bool = False
+def propose(subject: Subject) -> Iterator[Candidate]:
+    """Yield the call with each other value, in the order of the table."""
+    return (other.as_candidate(subject) for other in list_others(subject.call))
 
 
 def list_others(call: RecordedCall) -> List[Other]:
-    """Return the calls to try, in the order of the table and as many as the bounds leave room for; none for other functions."""
-    ways = _TABLE.get(call.operator.rstrip("_"), ())
-    elements = sum(math.prod(each.shape) for side in call.sides.values() for each in (*side.inputs, *side.outputs))
+    """Return the calls to try, in the order of the table; none for other functions."""
     given = Given(call)
-    found = (other for way in ways for other in _vary(way, given))
-    return list(itertools.islice(found, min(MOST_TRIED, MOST_WORK // max(elements, 1))))
+    return [other for way in _TABLE.get(call.operator.rstrip("_"), ()) for other in _vary(way, given)]
 
 
 def _vary(way: Way, given: Given) -> Iterator[Other]:
@@ -68,68 +39,6 @@ def _vary(way: Way, given: Given) -> Iterator[Other]:
         yield from way(given)
     except (CannotCompute, IndexError, TypeError, ValueError):  # an argument of a form that is not known here
         return
-
-
-class Given:
-    """The arguments of a call.
-
-    Args:
-        call: The call.
-    """
-
-    def __init__(self, call: RecordedCall) -> None:
-        self.call = call
-        self._paths = {stored.index: stored.shape for side in call.sides.values() for stored in side.inputs}
-
-    def value(self, names: str, place: int, *, default: Any) -> Any:
-        """Return an argument that is no tensor, by one of its names or its place.
-
-        Raises:
-            CannotCompute: It is a tensor, or cannot be read.
-        """
-        key = self._find(names, place)
-        if key in self._paths:
-            raise CannotCompute("it is a tensor")
-        return default if key is None else parse_argument(self.call.arguments[key])
-
-    def shape(self, name: str, place: int) -> Tuple[int, ...]:
-        """Return the shape of a tensor.
-
-        Raises:
-            CannotCompute: The call was not given it.
-        """
-        return self._paths[self.path(name, place)]
-
-    def path(self, name: str, place: int) -> str:
-        """Return the path of a tensor.
-
-        Raises:
-            CannotCompute: The call was not given it.
-        """
-        key = self._find(name, place)
-        if key not in self._paths:
-            raise CannotCompute("there is no tensor %s" % name)
-        return str(key)
-
-    def find_from(self, place: int) -> List[str]:
-        """Return the paths of the tensors from this place on, those in a list at it among them."""
-        heads = {path: path.partition(".")[0] for path in self._paths}
-        return [path for path, head in heads.items() if head.isdigit() and int(head) >= place]
-
-    def replaced(self, names: str, place: int, value: Any) -> RecordedCall:
-        """Return the call with another value; one that was not given is added by its first name.
-
-        ``None`` for an argument that is given by name alone leaves it out: some functions take no ``None`` for what they lack.
-        """
-        key = self._find(names, place) or names.split(maxsplit=1)[0]
-        arguments = {**self.call.arguments, key: repr(value)}
-        if value is None and place < 0:
-            del arguments[key]
-        return self.call._replace(arguments=arguments)
-
-    def _find(self, names: str, place: int) -> Optional[str]:
-        keys = [*names.split(), *([str(place)] if place >= 0 else [])]
-        return next((key for key in keys if key in self.call.arguments or key in self._paths), None)
 
 
 Way = Callable[[Given], Iterable[Other]]
@@ -718,3 +627,5 @@ _TABLE: Dict[str, Tuple[Way, ...]] = {
     ),
     "istft": (switch("normalized", 6, default=False), without("window", 4)),
 }
+
+HYPOTHESIS = Hypothesis("argument", propose)

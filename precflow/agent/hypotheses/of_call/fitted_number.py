@@ -1,9 +1,8 @@
-"""Which number a backend could have taken in place of an argument, where no list of values can hold it: it is fitted.
+"""Another number in place of an argument, where no list of values can hold it: it is fitted.
 
 A fused attention scales by the root of the model's width, or an ``eps`` is added to a norm in place of bounding it. The call
 is run again in float64 with other numbers, first with powers of ten and two, then by steps of Gauss and Newton from the best
-one. The judge says whether the fitted number explains the target to its rounding (:mod:`precflow.diagnosis.other_arguments`).
-One free number explains any single one, so outputs of fewer than 16 elements are left out.
+one. One free number explains any single one, so outputs of fewer than 16 elements are left out.
 """
 
 from __future__ import annotations
@@ -14,8 +13,11 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 import torch
 
+from precflow.agent.hypotheses.arguments import Given, Other
+from precflow.agent.hypotheses.subject import Candidate, Hypothesis, Subject
+from precflow.agent.replay import operators
 from precflow.agent.replay.calls import CannotCompute, RecordedCall
-from precflow.agent.replay.other_arguments import MOST_WORK, Given, Other
+from precflow.agent.replay.readings import widen
 
 Tensors = Mapping[str, torch.Tensor]
 Results = Dict[str, torch.Tensor]
@@ -45,6 +47,18 @@ class Family(NamedTuple):
     compute: Optional[Callable[[float, Tensors], Results]] = None
 
 
+def propose(subject: Subject) -> Iterator[Candidate]:
+    """Yield the call with fitted numbers."""
+    call, outputs = subject.call, subject.side.outputs
+    inputs = {path: widen(tensor) for path, tensor in subject.side.inputs.items()}
+
+    def run(other: RecordedCall) -> Results:
+        """Return the results of the call with another number."""
+        return dict(subject.computation.varied(other, operators.kind_of(other)).compute(inputs, outputs))
+
+    return (other.as_candidate(subject) for other in fit_others(call, inputs, outputs, run))
+
+
 def fit_others(call: RecordedCall, inputs: Tensors, target: Tensors, run: Callable[[RecordedCall], Results]) -> Iterator[Other]:
     """Yield the call with fitted numbers.
 
@@ -54,8 +68,7 @@ def fit_others(call: RecordedCall, inputs: Tensors, target: Tensors, run: Callab
         target: Its outputs as they were recorded.
         run: Computes a call at these inputs in float64.
     """
-    elements = sum(tensor.numel() for tensor in (*inputs.values(), *target.values()))
-    if elements * _RUNS > MOST_WORK or max((tensor.numel() for tensor in target.values()), default=0) < _FEWEST:
+    if max((tensor.numel() for tensor in target.values()), default=0) < _FEWEST:
         return
     for family in _list_families(call):
         compute = _bind(family, inputs, run)
@@ -188,3 +201,5 @@ _NUMBERS: Dict[str, Tuple[_Number, ...]] = {
     "addcmul": (("value", -1, 1.0),),
     "addcdiv": (("value", -1, 1.0),),
 }
+
+HYPOTHESIS = Hypothesis("argument", propose, runs=_RUNS)

@@ -1,4 +1,4 @@
-"""Other forms of a function's backward, each written out: the derivative of an approximation, or one that lacks a term.
+"""Another form of a function's backward, each written out: the derivative of an approximation, or one that lacks a term.
 
 A hand-written backward is often that of a near relative: GELU's exact form with the derivative of its tanh form, a softmax
 without the sum over its row. Each form takes input, output and arriving gradient of a function of one tensor, in float64.
@@ -9,15 +9,23 @@ To add one, add a row to ``FORMS``: the function's canonical name, and by name h
 from __future__ import annotations
 
 import functools
-from typing import Callable, Dict
+from typing import Callable, Dict, Iterator
 
 import torch
 from torch.nn import functional
 
-Form = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+from precflow.agent.hypotheses.backward import Backward, Leave
+from precflow.agent.hypotheses.subject import Candidate, Hypothesis
 
 
-def _derive(function: Callable[[torch.Tensor], torch.Tensor]) -> Form:
+def propose(subject: Backward) -> Iterator[Candidate]:
+    """Yield the backward with each other form of one function."""
+    for number in subject.functions_of_one():
+        for name, leave in FORMS.get(subject.functions[number].name, {}).items():
+            yield subject.leave("form_" + name, number, leave)
+
+
+def _derive(function: Callable[[torch.Tensor], torch.Tensor]) -> Leave:
     """Return the backward of another function at the same input."""
 
     def leave(values: torch.Tensor, _: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -30,7 +38,7 @@ def _derive(function: Callable[[torch.Tensor], torch.Tensor]) -> Form:
     return leave
 
 
-FORMS: Dict[str, Dict[str, Form]] = {
+FORMS: Dict[str, Dict[str, Leave]] = {
     "gelu": {
         "gelu_tanh": _derive(functools.partial(functional.gelu, approximate="tanh")),
         "gelu_erf": _derive(functional.gelu),
@@ -51,3 +59,5 @@ FORMS: Dict[str, Dict[str, Form]] = {
     "tanh": {"straight_lines": _derive(functional.hardtanh), "without_square": lambda _, y, gradient: gradient * (1 - y.abs())},
 }
 """Function -> name of a form -> how the gradient of its one input leaves."""
+
+HYPOTHESIS = Hypothesis("backward", propose)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from precflow.agent.hypotheses.of_call.fitted_number import fit_others
 from precflow.agent.replay.calls import RecordedCall, SideTensors, StoredTensor
-from precflow.agent.replay.other_numbers import fit_others
 
 VALUES = torch.randn(8, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 

@@ -1,12 +1,11 @@
-"""The values of arguments that are tried: read from a call, bounded, and never its own."""
+"""The values of arguments that are tried: read from a call, and never its own."""
 
 import pytest
 import torch
 from torch.nn import functional
 
-from precflow.agent.replay import other_arguments
+from precflow.agent.hypotheses.of_call.other_value import _TABLE, list_others
 from precflow.agent.replay.calls import RecordedCall, SideTensors, StoredTensor
-from precflow.agent.replay.other_arguments import list_others
 
 IMAGE = torch.arange(64.0).reshape(1, 1, 8, 8)
 
@@ -98,19 +97,7 @@ def test_functions_that_are_not_in_the_table_and_forms_with_rules_of_their_own_a
         assert list_others(call_of(operator, {}, (4, 4), (4, 4))) == []
 
 
-def test_the_work_is_bounded(monkeypatch):
-    call = call_of("grid_sample", {"align_corners": "False"}, (1, 1, 8, 8), (1, 8, 8, 2))
-    every = list_others(call)
-    assert len(every) > 4
-    monkeypatch.setattr(other_arguments, "MOST_TRIED", 3)
-    assert list_others(call) == every[:3]
-    monkeypatch.setattr(other_arguments, "MOST_WORK", 1000)
-    assert list_others(call) == every[:2]  # of 384 elements on both sides
-    monkeypatch.setattr(other_arguments, "MOST_WORK", 100)
-    assert list_others(call) == []
-
-
 def test_no_row_of_the_table_stops_at_a_call_that_it_does_not_expect():
-    for operator in other_arguments._TABLE:
+    for operator in _TABLE:
         for call in (call_of(operator, {}), call_of(operator, {"1": "None", "2": "'text'", "dim": "7"}, (2, 3), (2,), (2, 3))):
             assert all(other.value != other.recorded for other in list_others(call))

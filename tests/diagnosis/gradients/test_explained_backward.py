@@ -10,44 +10,57 @@ from precflow.agent import request as requests
 from precflow.agent.contract import REQUEST_SCHEMA
 from precflow.agent.events import Events
 from precflow.agent.replay.evaluate import evaluate
+from precflow.config.schema import RunConfig
+from precflow.diagnosis.comparison import Comparison
+from precflow.diagnosis.evidence.of_suspect import other_backward
+from precflow.diagnosis.evidence.tensors import observe
+from precflow.diagnosis.explained import Computation, Explanation
 from precflow.diagnosis.findings import Region, Suspect
-from precflow.diagnosis.gradients.alternatives import choose_alternative
 from precflow.diagnosis.introduced import IntroducedError
 from precflow.dumps.formats import read_dump
 from precflow.errors import SideError
-from precflow.stages.introduced import explain_gradients
+from precflow.stages.introduced import explain_suspects
 
 
-def tried(kind, share, *, operator="softmax", function=2, factor=1.0, left=1.0):
-    place = {"operator": operator, "function": function, "path": ""}
-    return {"kind": kind, **place, "factor": factor, "share": share, "left": left}
+def tried(name, share, *, operator="softmax", function=2, factor=1.0):
+    fits = share > 0.9
+    return Computation("backward", name, share=share, left=1.0, fits=fits, function=function, operator=operator, factor=factor)
 
 
-def line(*alternatives):
-    return {"call": "attn/module.backward@0.0", "results": ["attn/module.backward@0.0"], "alternatives": list(alternatives)}
+@pytest.fixture
+def gather(pair_of_dumps):
+    """Return the evidence about a module's backward, of what was tried with it."""
+
+    def run(*found, tried=("backward",)):
+        sides = pair_of_dumps
+        call = next(one for one in sides[0].calls() if (one.module, one.phase, one.operator) == ("attention", "backward", ""))
+        explained = Explanation((CALL,), tried, found=found)
+        comparison = Comparison(*sides, RunConfig(), explanations=[explained])
+        (observed,) = observe(*sides, [Suspect.of(call, call.outputs[0].text, 9.0, "")])
+        return other_backward.gather(comparison, observed)
+
+    return run
 
 
-def test_places_that_explain_as_much_are_named_in_order_of_the_forward():
-    found = choose_alternative(
-        line(
-            tried("scaled", 0.999999, factor=1.03),
-            tried("scaled", 0.999999, operator="mul", function=1, factor=1.03),
-            tried("scaled", 0.7, operator="view", function=0),
-            tried("bfloat16", 0.6),
-        )
+def test_places_that_explain_as_much_are_named_in_order_of_the_forward(gather):
+    found = gather(
+        tried("scaled", 0.999999, factor=1.03),
+        tried("scaled", 0.999999, operator="mul", function=1, factor=1.03),
+        tried("scaled", 0.7, operator="view", function=0),
+        tried("bfloat16", 0.6),
     )
-    assert (found.change, found.factor, found.operators, found.other_share) == ("scaled", 1.03, ("mul", "softmax"), 0.6)
-    assert found.calls == ("attn/module.backward@0.0",)
+    assert (found["backward_change"], found["backward_factor"], found["backward_at"]) == ("scaled", 1.03, "mul, softmax")
+    assert found["backward_other_share"] == 0.6
 
 
-def test_a_change_that_leaves_much_is_no_cause():
-    found = choose_alternative(line(tried("scaled", 0.85)))
-    assert (found.change, found.share) == ("", 0.85)
+def test_a_change_that_leaves_much_is_no_cause(gather):
+    found = gather(tried("scaled", 0.85))
+    assert (found["backward_change"], found["backward_share"]) == ("", 0.85)
 
 
-def test_where_nothing_was_tried_nothing_is_said():
-    assert choose_alternative(line()).change == ""
-    assert choose_alternative({"call": "a", "index": "0", "evaluated": False, "why": "no memory"}) is None
+def test_where_nothing_was_tried_nothing_is_said(gather):
+    assert gather() == {"backward_change": ""}
+    assert gather(tried=()) == {}
 
 
 class Attention(torch.nn.Module):
@@ -92,6 +105,11 @@ CALL = "attention/module.backward@0.0"
 
 
 @pytest.fixture
+def pair_of_dumps(tmp_path):
+    return record(tmp_path / "one", None), record(tmp_path / "other", None)
+
+
+@pytest.fixture
 def explain(tmp_path):
     """Explain the gradients of the attention, or those of other calls."""
 
@@ -103,15 +121,16 @@ def explain(tmp_path):
         suspect = Suspect.of(backward, backward.outputs[0].text, 9.0, "")
         found = [IntroducedError(call, "attention.q~0.0", "matmul", 99.0, 9.0, "rho", is_fault=True)]
         region = Region(suspects=(suspect,))
-        return explain_gradients(*sides, region, found, folder=tmp_path / "work", evaluate=evaluate)
+        return explain_suspects(*sides, region, found, folder=tmp_path / "work", evaluate=evaluate)
 
     return run
 
 
 def test_a_gradient_that_was_rounded_between_two_recorded_ones_is_named_with_its_function(explain, tmp_path):
-    (found,) = explain(lambda gradient: gradient.bfloat16().float())
-    assert (found.change, found.operators) == ("bfloat16", ("softmax",))
-    assert CALL in found.calls
+    (explained,) = explain(lambda gradient: gradient.bfloat16().float())
+    assert CALL in explained.calls
+    found = explained.found[0]
+    assert (found.name, found.operator, found.fits) == ("bfloat16", "softmax", True)
     assert found.share > 0.999
     assert found.left < 2
     assert not (tmp_path / "work").exists()

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from precflow.agent.replay.alternatives import Side, cut, find_alternatives, round_to
-from precflow.agent.replay.backward_forms import FORMS
+from precflow.agent.hypotheses import of_backward
+from precflow.agent.hypotheses.backward import Backward, Side
+from precflow.agent.hypotheses.engine import list_hypotheses, try_all
+from precflow.agent.hypotheses.narrow import cut, round_to
+from precflow.agent.hypotheses.of_backward.other_form import FORMS
 from precflow.agent.replay.calls import Function, GradientGraph, RecordedCall, Result, Slot
-from precflow.agent.replay.evaluate import float64_defaults
+from precflow.agent.replay.computation import float64_defaults
 from precflow.agent.replay.gradients import GradientComputation
 from precflow.diagnosis.evidence.operands import round_significand
 
@@ -65,7 +68,7 @@ def explain():
         with float64_defaults(), torch.no_grad():
             gradients = [run_backward(tensors), run_backward(tensors, **changes)]
             sides = [Side(tensors, recorded, computation.run(tensors, recorded)) for recorded in gradients]
-            return find_alternatives(graph, computation, *sides)
+            return try_all(Backward(graph, computation, *sides), list_hypotheses(of_backward)).found
 
     return run
 
@@ -88,11 +91,11 @@ def through(dtype):
 def test_the_one_change_that_explains_the_gradients_behind_it_leaves_only_rounding(explain, changes, kind, operators):
     found = explain(**changes)
     best = found[0]
-    assert best["kind"] == kind
+    assert best["name"] == kind
     assert best["share"] > 0.98  # of 11 bits: what float32 rounds before can change what is cut
     assert best["left"] < 2 or kind == "operands_11"
-    assert {each["operator"] for each in found if each["kind"] == kind and each["share"] > 0.98} == operators
-    assert all(each["share"] < 0.9 for each in found if each["kind"] != kind)
+    assert {each["operator"] for each in found if each["name"] == kind and each["share"] > 0.98} == operators
+    assert all(each["share"] < 0.9 for each in found if each["name"] != kind)
 
 
 def test_a_factor_is_fitted(explain):
@@ -102,10 +105,10 @@ def test_a_factor_is_fitted(explain):
 
 def test_in_16_bits_functions_round_with_the_change_and_without(explain):
     found = explain(torch.float16, leaving=through(torch.bfloat16))
-    assert found[0]["kind"] == "bfloat16"
+    assert found[0]["name"] == "bfloat16"
     assert found[0]["share"] > 0.9
     found = explain(torch.bfloat16, leaving=lambda gradient: gradient * 1.1)
-    assert found[0]["kind"] == "scaled"
+    assert found[0]["name"] == "scaled"
     assert found[0]["factor"] == pytest.approx(1.1, rel=0.01)
 
 
@@ -119,7 +122,7 @@ def test_in_16_bits_functions_round_with_the_change_and_without(explain):
 )
 def test_another_form_of_a_backward_is_named(explain, form, name, dtype):
     best, *others = explain(dtype, of_softmax=form)
-    assert (best["kind"], best["operator"]) == (name, "softmax")
+    assert (best["name"], best["operator"]) == (name, "softmax")
     assert best["share"] > 0.99 > max((one["share"] for one in others), default=0.0)
     assert best["left"] < 2
 
@@ -159,7 +162,7 @@ def test_gradients_that_are_right_speak_against_a_change(explain):
 
 
 def test_a_right_backward_is_not_explained(explain):
-    assert not [each for each in explain() if each["share"] > 0.9]
+    assert not [each for each in explain() if each["sure"] > 0.9]
 
 
 @pytest.mark.parametrize("truncate", [False, True])

@@ -1,0 +1,1 @@
+"""Hypotheses about a call, a file each (:mod:`precflow.agent.hypotheses.engine`)."""
