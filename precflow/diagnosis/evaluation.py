@@ -322,6 +322,18 @@ def _group_by_module(calls: Iterable[Call]) -> dict[_ModuleStep, list[Call]]:
     return groups
 
 
+def describe_products(reference: Dump, target: Dump, pairs: Sequence[PairedCall]) -> Iterator[Mapping[str, Any] | None]:
+    """Yield the line of each gradient of a Linear layer as a product of matrices, ``None`` where a tensor was not kept.
+
+    Args:
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+        pairs: Calls that are such gradients (:func:`precflow.diagnosis.gradients.linear.is_product`).
+    """
+    sides = [_group_by_module(dump.calls()) for dump in (reference, target)] if pairs else []
+    return (_describe_product(pair, reference, target, sides) for pair in pairs)
+
+
 def _describe_product(
     pair: PairedCall, reference: Dump, target: Dump, modules: Sequence[Mapping[_ModuleStep, list[Call]]]
 ) -> Mapping[str, Any] | None:

@@ -16,8 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT
-from precflow.diagnosis.evaluation import choose_level, describe_call, describe_gradients, locate, name_call, pair_calls
+from precflow.diagnosis.evaluation import (
+    choose_level,
+    describe_call,
+    describe_gradients,
+    describe_products,
+    locate,
+    name_call,
+    pair_calls,
+)
 from precflow.diagnosis.gradients.functions import FunctionGradients
+from precflow.diagnosis.gradients.linear import is_product
 from precflow.diagnosis.introduced import MOVEMENT, Evaluated, SideNumbers, decide_introduced
 from precflow.dumps.protocol import Dump
 
@@ -26,7 +35,7 @@ FITS = 0.9
 
 
 @dataclass(frozen=True)
-class Computation:
+class Alternative:
     """One computation that explains at least half of a call's error.
 
     Attributes:
@@ -65,7 +74,7 @@ class Explanation:
 
     Attributes:
         calls: Calls whose outputs these are, as :func:`precflow.diagnosis.evaluation.name_call` names them.
-        tried: The evidence that was looked for, see :attr:`Computation.tells`.
+        tried: The evidence that was looked for, see :attr:`Alternative.tells`.
         left_out: Hypotheses that the call was too large for.
         found: Computations that explain most of its error, the best first.
     """
@@ -73,9 +82,14 @@ class Explanation:
     calls: tuple[str, ...]
     tried: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    found: tuple[Computation, ...] = ()
+    found: tuple[Alternative, ...] = ()
 
-    def list_told(self, tells: str) -> list[Computation]:
+    def choose(self, tells: str) -> Alternative:
+        """Return the best computation that fits; without one the best of all, which may have a share of 0."""
+        told = self.list_told(tells)
+        return next((one for one in told if one.fits), told[0] if told else Alternative(tells, ""))
+
+    def list_told(self, tells: str) -> list[Alternative]:
         """Return the computations that are this evidence, the best first."""
         return [one for one in self.found if one.tells == tells]
 
@@ -99,11 +113,12 @@ def write_suspects(path: Path, reference: Dump, target: Dump, calls: AbstractSet
 
 
 def _describe_calls(reference: Dump, target: Dump, wanted: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
-    for pair in pair_calls(reference, target) if wanted else ():
-        if pair.name in wanted and pair.reference.phase == FORWARD and pair.reference.operator:
-            line = describe_call(pair, reference, target)
-            if line is not None:
-                yield line
+    pairs = [pair for pair in pair_calls(reference, target) if pair.name in wanted] if wanted else []
+    products = describe_products(reference, target, [pair for pair in pairs if is_product(pair.reference)])
+    functions = [pair for pair in pairs if pair.reference.phase == FORWARD and pair.reference.operator]
+    for line in (*(describe_call(pair, reference, target) for pair in functions), *products):
+        if line is not None:
+            yield line
 
 
 def _describe_backward(reference: Dump, target: Dump, wanted: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
@@ -143,14 +158,14 @@ def read_explanation(line: Mapping[str, Any]) -> Explanation | None:
     """
     if "found" not in line:
         return None
-    found = tuple(_read_computation(one) for one in line["found"])
+    found = tuple(_read_alternative(one) for one in line["found"])
     return Explanation(tuple(line["results"]), tuple(line["tried"]), tuple(line["left_out"]), found)
 
 
-def _read_computation(plain: Mapping[str, Any]) -> Computation:
+def _read_alternative(plain: Mapping[str, Any]) -> Alternative:
     outputs = [_read_output(one) for one in plain["outputs"]]
     is_right = all(map(_is_right, outputs)) if outputs else plain["sure"] > FITS
-    return Computation(
+    return Alternative(
         **{name: plain[name] for name in ("tells", "name", "value", "argument", "recorded", "share", "left", "places")},
         fits=plain["share"] > FITS and is_right,
         **{name: plain[name] for name in ("function", "operator", "factor") if name in plain},

@@ -1,17 +1,12 @@
 """What explains a suspect: two dumps, an agent that computes it again with one thing changed, and the usual lines."""
 
-import io
-
 import dump_builder as builder
 import ml_dtypes
 import pytest
 import torch
+from evaluated import evaluate_here
 from torch.nn import functional
 
-from precflow.agent import request as requests
-from precflow.agent.contract import REQUEST_SCHEMA
-from precflow.agent.events import Events
-from precflow.agent.replay.evaluate import evaluate
 from precflow.diagnosis.explained import read_explanation
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError
@@ -26,11 +21,6 @@ HEADS = torch.randn(2, 4, 10, 10, generator=GENERATOR)
 LABELS = torch.randint(0, 24, (24,), generator=GENERATOR)
 PLACES = torch.randint(0, 24, (24, 24), generator=GENERATOR)
 CALL = "block/f.0/api.forward@0.0"
-
-
-def evaluate_here(folder):
-    plain = {"schema": REQUEST_SCHEMA, "action": "evaluate", "side": "reference", "output": str(folder), "device": ["cpu"]}
-    evaluate(requests.parse(plain), Events(io.StringIO()))
 
 
 def as_array(tensor):

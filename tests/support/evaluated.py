@@ -11,11 +11,16 @@ from precflow.diagnosis.evaluation import name_outputs, pair_calls, write_calls
 from precflow.diagnosis.introduced import Evaluated, SideNumbers, decide_all
 
 
+def evaluate_here(folder):
+    """Do what an agent does when it is asked to evaluate the calls of a folder."""
+    plain = {"schema": REQUEST_SCHEMA, "action": "evaluate", "side": "reference", "output": str(folder), "device": ["cpu"]}
+    evaluate(requests.parse(plain), Events(io.StringIO()))
+
+
 def evaluate_pair(folder, reference, target):
     """Return what was found about each output, by module, phase and index."""
     write_calls(folder / CALLS_FILE, reference, target)
-    plain = {"schema": REQUEST_SCHEMA, "action": "evaluate", "side": "reference", "output": str(folder), "device": ["cpu"]}
-    evaluate(requests.parse(plain), Events(io.StringIO()))
+    evaluate_here(folder)
     lines = [json.loads(line) for line in (folder / EVALUATED_FILE).read_text().splitlines()]
     evaluated = [Evaluated(**{**line, "sides": {name: _numbers(one) for name, one in line["sides"].items()}}) for line in lines]
     pairs = pair_calls(reference, target)

@@ -129,13 +129,13 @@ def try_all(subject: Union[Subject, Backward], hypotheses: Tuple[Tuple[str, Hypo
             # A call is data: a hypothesis that it does not fit says nothing of the others.
         if room < 0:
             left_out.append(name)
-    best = {line["argument"]: line["share"] for line in sorted(found, key=_rank, reverse=True) if not line["is_fitted"]}
-    found = [line for line in found if not (line["is_fitted"] and best.get(line["argument"], 0.0) > _EXPLAINED)]
-    return Tried(list(tried), left_out, sorted(found, key=_rank))
+    known = {_name_change(line) for line in found if line["share"] > _EXPLAINED and not line["is_fitted"]}
+    found = [line for line in found if not (line["is_fitted"] and _name_change(line) in known)]
+    return Tried(list(tried), left_out, sorted(found, key=lambda line: -float(line["share"])))
 
 
-def _rank(line: Mapping[str, Any]) -> float:
-    return -float(line["share"])
+def _name_change(line: Mapping[str, Any]) -> Tuple[str, str]:
+    return line["tells"], line["argument"]
 
 
 def _try(subject: Union[Subject, Backward], hypothesis: Hypothesis, candidate: Candidate) -> List[Line]:

@@ -25,11 +25,10 @@ from precflow.diagnosis.evidence import (
     lookups,
     masks,
     normalisation,
-    operands,
     operator_families,
     places,
     rearranged,
-    variants,
+    sum_type,
 )
 from precflow.diagnosis.evidence.expected import compute_expected
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair, WholeCall
@@ -79,29 +78,28 @@ def gather(observed: ObservedCall) -> dict[str, Any]:
             "scale_share": scale.share if scale else None,
             "error_cosine": error_shape.measure_error_cosine(expected, target),
         }
-    if operator_families.find_family(call.operator) == "matmul":
-        fitted = operands.fit_operand_bits(call.operator, call.arguments, inputs, target)
-        evidence |= {} if fitted is None else {"operand_bits": fitted.bits, "operand_share": fitted.share}
-        if not operands.find_sum_type(call.operator, inputs, expected, output_type):
-            evidence["sum_type"] = operands.find_sum_type(call.operator, inputs, target, output_type)
-    is_right = narrow is not None and np.array_equal(variants.round_to(expected, narrow), target)  # as near as its type allows
+    is_product = operator_families.find_family(call.operator) == "matmul"
+    if is_product and not sum_type.find_sum_type(call.operator, inputs, expected, output_type):
+        evidence["sum_type"] = sum_type.find_sum_type(call.operator, inputs, target, output_type)
+    is_right = narrow is not None and np.array_equal(_round_to(expected, narrow), target)  # as near as its type allows
     evidence |= (
         _fit_epsilon(observed, inputs, expected, target) if usable.all() and not (is_right and call.operator == "add") else {}
     )
     if operator_families.find_family(call.operator) == "activation" and "0" in inputs and inputs["0"].shape == target.shape:
         evidence["curve_share"] = error_shape.measure_curve_share(inputs["0"], target - expected)
     evidence["rows_read"] = _describe_lookup(call.operator, inputs, target)
-    variant = variants.fit_variant(call.operator, call.arguments, inputs, target, narrow)
-    if is_right and variant is not None:
-        variant = variants.VariantFit("", 0.0)
-    if variant is not None:
-        evidence |= {"variant": variant.name, "variant_share": variant.share, "variant_detail": variant.detail}
-    right = [expected, *([variants.round_to(expected, narrow)] if narrow else [])]  # rounding hides small differences
+    right = [expected, *([_round_to(expected, narrow)] if narrow else [])]  # rounding hides small differences
     given = [value for value in inputs.values() if value.dtype.kind == "f"]
     unchanged = (places.describe_unchanged(one, target, value) for one in right for value in given)
     evidence["unchanged"] = next(filter(None, unchanged), "")
     evidence |= _describe_places(observed, expected, target, given)
     return {name: value for name, value in evidence.items() if value is not None}
+
+
+def _round_to(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Return values of a narrower type as float64."""
+    with np.errstate(over="ignore"):
+        return values.astype(dtype).astype(np.float64)
 
 
 def _describe_lookup(operator: str, inputs: Mapping[str, npt.NDArray[Any]], target: Array) -> str | None:

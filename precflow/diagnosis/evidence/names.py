@@ -255,30 +255,11 @@ _SUSPECT = {
     "wired_differently": Evidence(
         "takes other inputs", "Sentences that say which call an input comes from on both sides; absent if they are the same."
     ),
-    "operand_bits": Evidence(
-        "bits of the operands that explain it", "11, 10 or 7 explicit bits of the significand; 0 if none explains the output."
-    ),
-    "operand_share": Evidence(
-        "explained by those bits", "Share of the error's energy.", tests="operands of fewer bits", unit="%"
-    ),
     "in_place": Evidence(
         "measured at its own inputs", "The numbers below are against float64 at the target's own inputs; absent otherwise."
     ),
     "own_error": Evidence("its own error", "Norm of its error against float64 at its own inputs, relative to that."),
     "own_error_units": Evidence("its own error in roundings", "In units of one rounding of its type; near 1 if it is right."),
-    "variant": Evidence(
-        "computed exactly as",
-        "Way to compute the operator that gives the target's output: gelu_tanh, gelu_erf, gelu_sigmoid, straight_lines,"
-        " other_slope,"
-        " no_weight, no_bias, no_weight_and_bias, weight_plus_one, not_centred, unbiased_variance, other_groups, uniform,"
-        " other_axis, last_keys_ignored, last_terms_left_out, transposed, memory_order, only_first, only_second, norm_added,"
-        " rows_shifted, terms_left_out, terms_added_twice, positions_shifted, inputs_in_bfloat16, inputs_in_float16;"
-        " empty if none does.",
-    ),
-    "variant_share": Evidence(
-        "explained by that", "Share of the error's energy.", tests="another form of the operator", unit="%"
-    ),
-    "variant_detail": Evidence("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
     "sum_type": Evidence(
         "sums fit into", "16-bit type that holds the target's sums before a bias of float32 is added; empty if none does."
     ),

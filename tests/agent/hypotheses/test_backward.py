@@ -1,18 +1,16 @@
 """Which one change explains the gradients of an attention whose backward is wrong inside."""
 
-import numpy as np
 import pytest
 import torch
 
 from precflow.agent.hypotheses import of_backward
 from precflow.agent.hypotheses.backward import Backward, Side
 from precflow.agent.hypotheses.engine import list_hypotheses, try_all
-from precflow.agent.hypotheses.narrow import cut, round_to
+from precflow.agent.hypotheses.narrow import cut
 from precflow.agent.hypotheses.of_backward.other_form import FORMS
 from precflow.agent.replay.calls import Function, GradientGraph, RecordedCall, Result, Slot
 from precflow.agent.replay.computation import float64_defaults
 from precflow.agent.replay.gradients import GradientComputation
-from precflow.diagnosis.evidence.operands import round_significand
 
 
 def draw(*shape, seed=0):
@@ -163,11 +161,3 @@ def test_gradients_that_are_right_speak_against_a_change(explain):
 
 def test_a_right_backward_is_not_explained(explain):
     assert not [each for each in explain() if each["sure"] > 0.9]
-
-
-@pytest.mark.parametrize("truncate", [False, True])
-def test_operands_are_cut_as_those_of_the_forward(truncate):
-    values = draw(1000) * 1e-9
-    expected = round_significand(values.double().numpy(), 10, truncate=truncate)
-    assert np.array_equal(cut(values, 10, truncate=truncate).numpy(), expected)
-    assert np.array_equal(round_to(values, torch.bfloat16).numpy(), values.bfloat16().double().numpy())

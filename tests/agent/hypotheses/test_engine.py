@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from subjects import subject_of
 from torch.nn import functional
 
 from precflow.agent.hypotheses import engine, of_call
 from precflow.agent.hypotheses.engine import list_hypotheses, try_all
-from precflow.agent.hypotheses.subject import Candidate, Hypothesis, Subject
-from precflow.agent.replay.calls import CannotCompute, RecordedCall, SideTensors, StoredTensor, TensorFiles
-from precflow.agent.replay.computation import Computation, SideValues, float64_defaults
+from precflow.agent.hypotheses.subject import Candidate, Hypothesis
+from precflow.agent.replay.calls import CannotCompute
+from precflow.agent.replay.computation import float64_defaults
 
 X = torch.randn(8, 32, generator=torch.Generator().manual_seed(5))
 NEW = '''
@@ -21,23 +22,6 @@ def propose(subject):
 
 HYPOTHESIS = Hypothesis("variant", propose)
 '''
-
-
-def subject_of(operator, arguments, inputs, right, wrong):
-    """Return a call that gave one output on the reference and another one on the target."""
-    sides = {}
-    for side, made in (("reference", right), ("target", wrong)):
-        given = {str(place): tensor for place, tensor in enumerate(inputs)}
-        sides[side] = SideValues(given, {"0": made}, {}, {})
-    stored = {
-        name: SideTensors(*(
-            tuple(StoredTensor(path, str(one.dtype)[6:], tuple(one.shape), None, 0, 0) for path, one in part.items())
-            for part in (values.inputs, values.outputs)
-        ))
-        for name, values in sides.items()
-    }  # fmt: skip
-    call = RecordedCall("a/f.0", "api", operator, "", "forward", arguments, stored)
-    return Subject(call, sides, Computation(call, "other"), TensorFiles())
 
 
 @pytest.fixture

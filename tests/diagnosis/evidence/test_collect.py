@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from subjects import explain_calls
 
 from precflow import resources
 from precflow.config.schema import Capture, RunConfig, Side
@@ -80,7 +81,8 @@ def side(hand_made, operator, given, result, arguments):
 def findings(reference, target, judge_calls, operator, status="fail"):
     measures, judged = judge_calls(reference, {f"layers.0 / {operator}": status}, equal={"layers.0 / contiguous"})
     region = localize(reference, target, measures, judged)
-    evidence = collect(Comparison(reference, target, CONFIG, region=region, measures=measures, judged=judged))
+    known = {"region": region, "measures": measures, "judged": judged, "explanations": explain_calls(reference, target)}
+    evidence = collect(Comparison(reference, target, CONFIG, **known))
     assert set().union(*evidence["suspects"]) | set(evidence) - {"suspects"} <= set(EVIDENCE)
     return advise(evidence, RULES)
 
@@ -162,13 +164,14 @@ def test_a_fault_is_named_on_a_chip_that_rounds_differently(fault, dtype, hand_m
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("fault", IN_PLACE)
-def test_nothing_is_claimed_about_a_right_operator_that_a_limit_blames(fault, dtype, hand_made, judge_calls):
+@pytest.mark.parametrize("explains", [explain_calls, lambda *_: []], ids=["torch", "without torch"])
+def test_nothing_is_claimed_about_a_right_operator_that_a_limit_blames(fault, dtype, hand_made, judge_calls, explains):
     operator, inputs, right, _, arguments, _, _ = IN_PLACE[fault]
-    found = diagnose(hand_made, judge_calls, operator, inputs, (right, right), arguments, dtype)
+    found = diagnose(hand_made, judge_calls, operator, inputs, (right, right), arguments, dtype, explains)
     assert [(one.rule, one.certainty) for one in found] == [("PF299", "unknown")]
 
 
-def diagnose(hand_made, judge_calls, operator, inputs, computes, arguments, dtype):
+def diagnose(hand_made, judge_calls, operator, inputs, computes, arguments, dtype, explains=explain_calls):
     indices = (0, 2, 3) if operator == "layer_norm" else range(len(inputs))
     noise = 2.0**-22 if dtype == torch.float32 else 2.0**-8
     sides = []
@@ -187,8 +190,8 @@ def diagnose(hand_made, judge_calls, operator, inputs, computes, arguments, dtyp
         sides.append(dump)
     measures, judged = judge_calls(sides[0], {f"layers.0 / {operator}": "fail"})
     region = localize(*sides, measures, judged)
-    evidence = collect(Comparison(*sides, CONFIG, region=region, measures=measures, judged=judged))
-    return advise(evidence, RULES)
+    known = {"region": region, "measures": measures, "judged": judged, "explanations": explains(*sides)}
+    return advise(collect(Comparison(*sides, CONFIG, **known)), RULES)
 
 
 def to_numpy(tensor):

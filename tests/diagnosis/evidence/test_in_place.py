@@ -60,7 +60,6 @@ def test_an_error_that_arrived_is_not_its_own(about, dtype):
     found = about("linear", product, product, X, W, dtype=dtype)
     assert found["own_error"] < 0.005
     assert found["scale_share"] < 0.5
-    assert found["variant"] == ""
     assert found["rearranged"] == ""
 
 
@@ -118,11 +117,7 @@ def test_a_batch_norm_that_trains_is_computed_by_the_variances_of_the_batch(abou
     found = about("batch_norm", batch(1e-5), batch(3e-1), *given, dtype=dtype, **of_batch)
     assert found["epsilon_target"] == pytest.approx(3e-1, rel=0.05)
     found = about("batch_norm", batch(1e-5), of_another_count(1), *given, dtype=dtype, **of_batch)
-    assert found["variant"] == "unbiased_variance"
-    assert found["variant_share"] > 0.97
     assert found.get("epsilon_share", 0.0) < 0.97
-    found = about("batch_norm", batch(1e-5), of_another_count(5), *given, dtype=dtype, **of_batch)
-    assert not found["variant"]
 
 
 def test_epsilon_of_a_norm_that_is_written_out_is_that_of_its_sum(about):
@@ -156,7 +151,6 @@ def test_a_part_that_is_left_alone_shows_behind_the_rounding_of_16_bits(about):
 def test_an_operator_of_another_kind_with_that_name_is_left_alone(about):
     found = about("linear", lambda x, w: (x @ w.T) ** 2, product, X, W)
     assert "own_error" not in found
-    assert "variant" not in found
     assert found["rearranged"] == ""
 
 
@@ -197,6 +191,4 @@ def test_what_an_optimizer_leaves_is_no_inverted_sign_and_no_border(hand_made):
 def test_what_a_type_rounds_away_is_no_other_computation(about):
     """In float16 nothing is left of a small epsilon that is added."""
     found = about("add", lambda x: x + 1e-6, lambda x: x, X.abs() + 1, dtype=np.float16, **{"1": "1e-06"})
-    assert found["variant"] == ""
     assert "epsilon_share" not in found
-    assert "operand_bits" not in about("matmul", torch.matmul, lambda x, y: 1.001 * (x @ y), X[:1], X[:1].T.contiguous())

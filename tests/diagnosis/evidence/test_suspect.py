@@ -8,7 +8,6 @@ import pytest
 
 from precflow.diagnosis.evidence import suspect
 from precflow.diagnosis.evidence.names import OF_SUSPECT
-from precflow.diagnosis.evidence.operands import round_significand
 from precflow.diagnosis.evidence.suspect import find_different_arguments, read_number
 from precflow.diagnosis.evidence.tensors import observe
 from precflow.diagnosis.findings import Suspect
@@ -178,18 +177,6 @@ def test_of_a_gradient_inside_of_a_module_its_output_says_nothing(hand_made):
     assert suspect.gather(observed, judged, same_dtype=True, introduced=SHOWN)["scale_slope"] == pytest.approx(1.5)
     inside = replace(SHOWN, index="attention.q~0.0")
     assert "scale_slope" not in suspect.gather(observed, judged, same_dtype=True, introduced=inside)
-
-
-def test_products_with_rounded_operands_are_recognised(hand_made):
-    weight = np.random.default_rng(6).standard_normal((32, 64)).astype(np.float32)
-    short = [round_significand(one.astype(float), 10) for one in (VALUES, weight)]
-    outputs = VALUES @ weight.T, (short[0] @ short[1].T).astype(np.float32)
-    dumps = hand_made(), hand_made()
-    given = {"value": VALUES}, {"value": weight, "weight": "b.weight"}
-    calls = [dump.operator("b", "linear", *given, value=value) for dump, value in zip(dumps, outputs, strict=True)]
-    who = Suspect(calls[0].outputs[0].text, calls[0].name, "b", "linear", 0, 3.0, "because")
-    (observed,) = observe(*dumps, [who])
-    assert suspect.gather(observed, Judged(who.record, "fail"), same_dtype=True)["operand_bits"] == 10
 
 
 def test_a_small_shift_of_a_mask_counts_however_long_the_rows_are(about):

@@ -1,20 +1,15 @@
 """What explains wrong gradients of a module: chosen from what the agent tried."""
 
-import io
-
 import pytest
 import torch
+from evaluated import evaluate_here
 
 import precflow
-from precflow.agent import request as requests
-from precflow.agent.contract import REQUEST_SCHEMA
-from precflow.agent.events import Events
-from precflow.agent.replay.evaluate import evaluate
 from precflow.config.schema import RunConfig
 from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.evidence.of_suspect import other_backward
 from precflow.diagnosis.evidence.tensors import observe
-from precflow.diagnosis.explained import Computation, Explanation
+from precflow.diagnosis.explained import Alternative, Explanation
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError
 from precflow.dumps.formats import read_dump
@@ -24,7 +19,7 @@ from precflow.stages.introduced import explain_suspects
 
 def tried(name, share, *, operator="softmax", function=2, factor=1.0):
     fits = share > 0.9
-    return Computation("backward", name, share=share, left=1.0, fits=fits, function=function, operator=operator, factor=factor)
+    return Alternative("backward", name, share=share, left=1.0, fits=fits, function=function, operator=operator, factor=factor)
 
 
 @pytest.fixture
@@ -94,11 +89,6 @@ def record(folder, change):
     with precflow.capture(model, folder, level=("module", "api"), detail="tensors", phase=phases):
         model(x).square().mean().backward()
     return read_dump(folder)
-
-
-def evaluate_here(folder):
-    plain = {"schema": REQUEST_SCHEMA, "action": "evaluate", "side": "reference", "output": str(folder), "device": ["cpu"]}
-    evaluate(requests.parse(plain), Events(io.StringIO()))
 
 
 CALL = "attention/module.backward@0.0"

@@ -2,14 +2,20 @@
 
 import pytest
 import torch
-from evaluated import evaluate_pair
+from evaluated import evaluate_here, evaluate_pair
 from linear_layers import products, record, rounded
 
+from precflow.config.schema import RunConfig
+from precflow.diagnosis.comparison import Comparison
+from precflow.diagnosis.evaluation import name_call
 from precflow.diagnosis.evidence import in_place
+from precflow.diagnosis.evidence.of_suspect import other_computation
 from precflow.diagnosis.evidence.tensors import observe
-from precflow.diagnosis.findings import Suspect
+from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.gradients.linear import add_products
+from precflow.diagnosis.introduced import IntroducedError
 from precflow.dumps.formats import read_dump
+from precflow.stages.introduced import explain_suspects
 
 
 @pytest.fixture
@@ -56,7 +62,11 @@ def gather(reference, target, phase, index, module="head"):
     ((call, made),) = ((one, made) for one in calls for made in one.outputs if made.index == index)
     suspect = Suspect(made.text, call.name, module, "", call.order, 3.0, "because")
     (observed,) = add_products(reference, target, observe(reference, target, [suspect]))
-    return observed, in_place.gather(observed)
+    found = [IntroducedError(name_call(call), index, "matmul", 99.0, 9.0, "rho", is_fault=True)]
+    folder = reference.path.parent / "explaining"
+    explained = explain_suspects(reference, target, Region(suspects=(suspect,)), found, folder=folder, evaluate=evaluate_here)
+    comparison = Comparison(reference, target, RunConfig(), explanations=explained)
+    return observed, in_place.gather(observed) | other_computation.gather(comparison, observed)
 
 
 GRADIENTS = [("gradient", "weight"), ("backward", "0")]
