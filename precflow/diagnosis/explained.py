@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +160,16 @@ def read_explanation(line: Mapping[str, Any]) -> Explanation | None:
         return None
     found = tuple(_read_alternative(one) for one in line["found"])
     return Explanation(tuple(line["results"]), tuple(line["tried"]), tuple(line["left_out"]), found)
+
+
+def describe_left_out(explained: Sequence[Explanation]) -> list[str]:
+    """Say with which calls not every hypothesis was tried because they are too large; nothing where there are none."""
+    large = [one for one in explained if one.left_out]
+    if not large:
+        return []
+    names = ", ".join(sorted({name for one in large for name in one.left_out}))
+    more = f" and {len(large) - 1} more" if len(large) > 1 else ""
+    return [f"too large to be computed again with every change: {large[0].calls[0]}{more} (not tried: {names})"]
 
 
 def _read_alternative(plain: Mapping[str, Any]) -> Alternative:

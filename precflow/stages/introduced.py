@@ -31,7 +31,7 @@ from precflow.diagnosis.evaluation import (
     write_calls,
 )
 from precflow.diagnosis.examined import choose_examined
-from precflow.diagnosis.explained import Explanation, list_gradients, read_explanation, write_suspects
+from precflow.diagnosis.explained import Explanation, describe_left_out, list_gradients, read_explanation, write_suspects
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
@@ -188,6 +188,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         reference, target, final.region, found, folder=folder / "explaining", evaluate=functools.partial(_ask_agent, job)
     )
     write_lines(folder / EXPLAINED_FILE, explained)
+    final = replace(final, region=replace(final.region, notes=(*final.region.notes, *describe_left_out(explained))))
     for name in (STEPS_FILE, GRADIENTS_FILE):  # for the stages that come after
         shutil.copyfile(needs[EVALUATION] / name, folder / name)
     write_lines(folder / JUDGED_FILE, final.judged)

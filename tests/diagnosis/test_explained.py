@@ -7,7 +7,7 @@ import torch
 from evaluated import evaluate_here
 from torch.nn import functional
 
-from precflow.diagnosis.explained import read_explanation
+from precflow.diagnosis.explained import Explanation, describe_left_out, read_explanation
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError
 from precflow.dumps.formats import read_dump
@@ -300,3 +300,13 @@ def test_without_an_agent_the_cause_is_unknown_and_nothing_else_changes(explain,
 
 def test_a_call_that_could_not_be_computed_says_nothing():
     assert read_explanation({"call": "a", "index": "0", "evaluated": False, "why": "no memory"}) is None
+
+
+def test_a_call_that_was_too_large_for_some_changes_is_said():
+    some = [
+        Explanation((name,), left_out=left_out) for name, left_out in (("a", ("shifted",)), ("b", ()), ("c", ("other_value",)))
+    ]
+    assert describe_left_out(some) == [
+        "too large to be computed again with every change: a and 1 more (not tried: other_value, shifted)"
+    ]
+    assert describe_left_out(some[1:2]) == []

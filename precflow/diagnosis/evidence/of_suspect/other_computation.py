@@ -21,8 +21,8 @@ EVIDENCE = {
     ),
     "variant": Evidence(
         "computed exactly as",
-        "The change with which float64 at the target's own inputs gives its output, such as gelu_tanh or terms_left_out; empty if"
-        " none does, absent if none was tried.",
+        "The change with which float64 at the target's own inputs gives its output, such as gelu_tanh or terms_left_out;"
+        " empty if none does, absent if none was tried.",
     ),
     "variant_share": Evidence(
         "explained by that", "Share of the error's energy.", tests="another form of the operator", unit="%"
