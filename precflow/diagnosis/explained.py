@@ -41,6 +41,7 @@ class Alternative:
     Attributes:
         tells: Which evidence it is: ``variant``, ``operands``, ``argument`` or ``backward``.
         name: What is done otherwise, such as ``gelu_tanh``.
+        says: What the operator does, of a change that no rule has a text for; ``""`` of others.
         value: More of that: the value of an argument, ``by 2``; ``""`` for nothing.
         argument: The argument that has another value; ``""`` for another change.
         recorded: What the call was given for it.
@@ -56,6 +57,7 @@ class Alternative:
 
     tells: str
     name: str
+    says: str = ""
     value: str = ""
     argument: str = ""
     recorded: str = ""
@@ -176,7 +178,7 @@ def _read_alternative(plain: Mapping[str, Any]) -> Alternative:
     outputs = [_read_output(one) for one in plain["outputs"]]
     is_right = all(map(_is_right, outputs)) if outputs else plain["sure"] > FITS
     return Alternative(
-        **{name: plain[name] for name in ("tells", "name", "value", "argument", "recorded", "share", "left", "places")},
+        **{name: plain[name] for name in ("tells", "name", "says", "value", "argument", "recorded", "share", "left", "places")},
         fits=plain["share"] > FITS and is_right,
         **{name: plain[name] for name in ("function", "operator", "factor") if name in plain},
     )

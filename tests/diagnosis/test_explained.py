@@ -7,6 +7,14 @@ import torch
 from evaluated import evaluate_here
 from torch.nn import functional
 
+from precflow import resources
+from precflow.agent.hypotheses import of_call
+from precflow.agent.hypotheses.engine import list_hypotheses
+from precflow.config.schema import RunConfig
+from precflow.diagnosis.advice.rule_files import load_rules
+from precflow.diagnosis.advice.rules import advise
+from precflow.diagnosis.comparison import Comparison
+from precflow.diagnosis.evidence.collect import collect
 from precflow.diagnosis.explained import Explanation, describe_left_out, read_explanation
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.introduced import IntroducedError
@@ -30,7 +38,7 @@ def as_array(tensor):
 
 
 @pytest.fixture
-def explain(tmp_path):
+def examine(tmp_path):
     """Explain one call of two dumps: what it took, what the reference gave, and what the target did."""
 
     def run(operator, arguments, inputs, right, wrong, *, is_fault=True, evaluate=evaluate_here):
@@ -45,7 +53,18 @@ def explain(tmp_path):
         region = Region(suspects=(Suspect.of(call, call.outputs[0].text, 9.0, ""),))
         found = [IntroducedError(CALL.replace("f", operator, 1), "0", "other", 99.0, 9.0, "rho", is_fault=is_fault)]
         explained = explain_suspects(*sides, region, found, folder=tmp_path / "work", evaluate=evaluate)
-        return [one for each in explained for one in each.list_told("argument") if one.fits]
+        return Comparison(*sides, RunConfig(), region=region, introduced=found, explanations=explained)
+
+    return run
+
+
+@pytest.fixture
+def explain(examine):
+    """Return the values of arguments that explain one call of two dumps."""
+
+    def run(*given, **options):
+        explanations = examine(*given, **options).explanations
+        return [one for each in explanations for one in each.list_told("argument") if one.fits]
 
     return run
 
@@ -310,3 +329,30 @@ def test_a_call_that_was_too_large_for_some_changes_is_said():
         "too large to be computed again with every change: a and 1 more (not tried: other_value, shifted)"
     ]
     assert describe_left_out(some[1:2]) == []
+
+
+NEW = '''
+"""A relu that does not bend."""
+from precflow.agent.hypotheses.subject import Candidate, Hypothesis
+
+def propose(subject):
+    if subject.name == "relu":
+        yield Candidate("not_bent", subject.give(subject.tensor(0, "input")))
+
+HYPOTHESIS = Hypothesis("variant", propose, says="hands on its input as it is")
+'''
+
+
+def test_a_new_hypothesis_is_one_file_and_becomes_a_finding(examine, tmp_path, monkeypatch):
+    """No other file knows its name: it is found, tried, and said by the rule for changes that have none of their own."""
+    (tmp_path / "hypotheses").mkdir()
+    (tmp_path / "hypotheses" / "handed_on.py").write_text(NEW)
+    monkeypatch.setattr(of_call, "__path__", [*of_call.__path__, str(tmp_path / "hypotheses")])
+    list_hypotheses.cache_clear()
+    try:
+        comparison = examine("relu", {}, {"0": SQUARE}, SQUARE.relu(), SQUARE.clone())
+    finally:
+        list_hypotheses.cache_clear()
+    found = advise(collect(comparison), load_rules([resources.directory("conf") / "rule"]))
+    assert (found[0].rule, found[0].certainty) == ("PF236", "certain")
+    assert found[0].title == "relu hands on its input as it is on the target"

@@ -150,4 +150,6 @@ def _try(subject: Union[Subject, Backward], hypothesis: Hypothesis, candidate: C
             raise
         return []
     kept = {name: getattr(candidate, name) for name in ("name", "value", "argument", "recorded", "is_fitted")}
-    return [{"tells": hypothesis.tells, **kept, **candidate.facts, **fitted._asdict(), "outputs": outputs}]
+    return [
+        {"tells": hypothesis.tells, "says": hypothesis.says, **kept, **candidate.facts, **fitted._asdict(), "outputs": outputs}
+    ]

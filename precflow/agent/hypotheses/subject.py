@@ -6,7 +6,7 @@ A hypothesis about a call is a module of ``of_call`` with a function and a const
         if subject.name == "relu":
             yield Candidate("not_bent", subject.give(subject.tensor(0, "input")))
 
-    HYPOTHESIS = Hypothesis("variant", propose)
+    HYPOTHESIS = Hypothesis("variant", propose, says="hands on its input as it is")
 
 Candidates are computed one after the other, while the work is within the limit of the engine. One that the call does not fit
 raises ``CannotCompute``, or whatever torch makes of it.
@@ -75,11 +75,13 @@ class Hypothesis(NamedTuple):
     Attributes:
         tells: The evidence that a fit is: ``variant``, ``operands``, ``argument`` or ``backward``.
         propose: Yields candidates, the likeliest first.
+        says: What the operator does if a candidate fits, as a finding says it; ``""`` if a rule knows the candidates' names.
         runs: How many times the call runs before the first one is yielded.
     """
 
     tells: str
     propose: Callable[[Any], Iterator[Candidate]]
+    says: str = ""
     runs: int = 0
 
 

@@ -27,6 +27,7 @@ EVIDENCE = {
     "variant_share": Evidence(
         "explained by that", "Share of the error's energy.", tests="another form of the operator", unit="%"
     ),
+    "variant_says": Evidence("so it", "What the operator does, where no rule of its own has words for the change."),
     "variant_detail": Evidence("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
 }
 
@@ -43,5 +44,6 @@ def gather(run: Comparison, call: ObservedCall) -> dict[str, Any]:
     if "variant" in explained.tried:
         best = explained.choose("variant")
         fitting = best if best.fits else Alternative("variant", "", share=best.share)
+        evidence |= {"variant_says": fitting.says} if fitting.says else {}
         evidence |= {"variant": fitting.name, "variant_share": fitting.share, "variant_detail": fitting.value}
     return evidence
