@@ -100,6 +100,8 @@ EMPTY_HEADER: Dict[str, Any] = {
     "dropped": {},
     "files": {},
     "script": {},
+    "tool": "",
+    "lacks": [],
     "content": "",
 }
 

@@ -18,7 +18,7 @@ from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
 _ADDED: Mapping[str, Any] = {
-    name: EMPTY_HEADER[name] for name in ("script", "observer", "ran", "compiled", "loss_steps", "updates")
+    name: EMPTY_HEADER[name] for name in ("script", "observer", "ran", "compiled", "loss_steps", "updates", "tool", "lacks")
 }  # keys that older agents of this schema do not write, with their empty values
 _MOST = 1 << 20  # steps of one range: a header is from outside
 _SIDES = ("reference", "target", "golden")
@@ -240,6 +240,8 @@ class Header:
         dropped: Steps that were recorded and later deleted (``keep_last``), by rank, such as ``0-3,7``.
         files: Relative path -> seal.
         script: What is known of the run of a script; empty for other workloads.
+        tool: The other tool that recorded it; empty for a dump of ours.
+        lacks: What such a tool does not keep, in words.
         content: Hash that identifies the evidence, without times, paths and facts.
         checksum: Checksum of everything above.
     """
@@ -275,6 +277,8 @@ class Header:
     dropped: Mapping[Count, str] = field(default_factory=dict)
     files: Mapping[str, FileSeal] = field(default_factory=dict)
     script: Mapping[str, Any] = field(default_factory=dict)
+    tool: str = ""
+    lacks: tuple[str, ...] = ()
     content: str = ""
     checksum: str = ""
 

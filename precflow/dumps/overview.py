@@ -12,6 +12,7 @@ from precflow.dumps.layout import own_files, rank_and_step_of, step_folders
 from precflow.dumps.lookup import FoundRecord, list_records
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Record
+from precflow.dumps.tensor_files import ENDINGS
 
 KEPT = ("tensor", "part", "statistics", "digest", "nothing")
 
@@ -60,9 +61,13 @@ def summarize_dump(dump: Dump) -> Overview:
     folders = step_folders(dump.path)  # those on disk: the dump may be unfinished or damaged
     files = [file for folder in folders for file in _list_files(folder)]
     places = {folder: place for folder in folders if (place := rank_and_step_of(f"{folder.parent.name}/{folder.name}/x"))}
+    steps = tuple(places.values())
+    if dump.header.tool:  # another tool's, whose files lie in its own way
+        steps = tuple(sorted({(call.rank, call.step) for call in calls}))
+        files = [file for file in dump.path.rglob("*") if file.is_file()] if dump.path.is_dir() else [dump.path]
     kept = Counter(describe_kept(found.record) for found in records)
     return Overview(
-        steps=tuple(places.values()),
+        steps=steps,
         unfinished=()
         if dump.sealed
         else tuple(place for folder, place in places.items() if not (folder / STEP_FILE).is_file()),
@@ -76,7 +81,7 @@ def summarize_dump(dump: Dump) -> Overview:
         dtypes=_count(found.record.dtype for found in records),
         tensors=len({found.record.key for found in records if found.record.stored}),
         bytes=sum(file.lstat().st_size for file in files),
-        shards=sum(file.suffix == ".safetensors" for file in files),
+        shards=sum(file.suffix in ENDINGS for file in files),
         damage=dump.damage,
     )
 

@@ -17,7 +17,7 @@ from precflow.config.sections.store_address import is_address
 from precflow.config.trust import TARGET
 from precflow.config.vocabulary import SEEDED, names_file
 from precflow.diagnosis.given_choices import write_choices
-from precflow.dumps.formats import read_dump
+from precflow.dumps.formats import find_format, read_dump
 from precflow.dumps.protocol import Dump
 from precflow.dumps.requests import CaptureRules, describe_side, dump_request
 from precflow.environment import code_digests
@@ -295,9 +295,11 @@ def _declare_given(side: str, job: Job) -> Mapping[str, Any]:
 
 def _locate_given(side: str, job: Job) -> Mapping[str, Any]:
     """Return where the dump is, with the size and time of each file, so that a copy or a changed dump is verified again."""
-    path = _open_given(side, job).path.resolve()
-    files = [path / HEADER_FILE, *path.glob("rank*/step*/*")]
-    stats = {file.relative_to(path).as_posix(): file.stat() for file in files if file.is_file()}
+    dump = _open_given(side, job)
+    path = dump.path.resolve()
+    beside = path if path.is_dir() else path.parent
+    files = beside.rglob("*") if dump.header.tool else [path / HEADER_FILE, *path.glob("rank*/step*/*")]
+    stats = {file.relative_to(beside).as_posix(): file.stat() for file in files if file.is_file()}
     return {"path": str(path), "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in sorted(stats.items())}}
 
 
@@ -309,15 +311,16 @@ def _make_given(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) ->
     write_value(folder / GIVEN_FILE, {"path": str(dump.path.resolve()), "damage": damage})
     if not dump.sealed:  # without a header there is no identity but that of all its files
         return StageResult(note="given, never sealed", seal=keys.file_digest(dump.path))
-    whole = identify(dump.path)
+    whole = dump.header.content if dump.header.tool else identify(dump.path)
     return StageResult(
-        note=f"given, {damage[0] if damage else 'sealed'}", seal=keys.digest([whole, damage]) if damage else whole
+        note=f"given, {damage[0] if damage else dump.header.tool or 'sealed'}",
+        seal=keys.digest([whole, damage]) if damage else whole,
     )
 
 
 def _open_given(side: str, job: Job) -> Dump:
     path = Path(job.side(side).dump).expanduser()
-    if not path.is_dir():
-        problem = "is a file" if path.is_file() else "does not exist"
+    if not path.is_dir() and find_format(path) is None:
+        problem = "is a file, and no dump" if path.is_file() else "does not exist"
         raise DumpError(f"{side}.dump={path} {problem}", next_step=f"give the folder that holds {HEADER_FILE}")
     return read_once(_open_anything, path.resolve())  # the object that later stages get: records are decoded once

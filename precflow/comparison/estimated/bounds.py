@@ -91,11 +91,18 @@ def sum_side(kept: KeptTensor, count: int) -> SideSums | str:
         return "its values are so small that their squares are lost"
     # The sum of squares lies between that of the largest element alone and that of ``count`` such elements, give or take
     # rounding. Other numbers come from a damaged or made-up record.
-    beyond = (1 + ROUNDING) ** 2
+    beyond = (1 + max(_find_rounding(kept), ROUNDING)) ** 2
     if not largest * largest / beyond <= known.square <= largest * largest * count * beyond:
         return "its sum of squares cannot be that of its values"
-    rounding = 0.0 if kept.exact else ROUNDING
+    rounding = _find_rounding(kept)
     return SideSums(count, known.minimum, known.maximum, known.sum, math.sqrt(known.square), rounding)
+
+
+def _find_rounding(kept: KeptTensor) -> float:
+    """Return the error of the sums of a side, relative to its norm; other tools make theirs in the type of the tensor."""
+    if kept.exact or kept.statistics is None:
+        return 0.0
+    return ROUNDING if kept.statistics.rounding is None else kept.statistics.rounding
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and the consta
     if not (left.content and right.content) and not (_has_counts(left) and _has_counts(right)):
         without = " and ".join(side for side, record in (("reference", left), ("target", right)) if not _has_counts(record))
         return replace(measure, join="sampled_out", evidence="", reason=f"the {without} kept no tensor of it")
+    if any(record.statistics is not None and record.statistics.rounding is not None for record in (left, right)):
+        constants = ()  # another tool's numbers are over all elements, and so are those of a tensor beside them
     try:
         first, second = _load_side("reference", left, reference, constants), _load_side("target", right, target, constants)
     except DumpError as error:

@@ -24,6 +24,9 @@ _OTHERWISE = "the {} counted mask fill values by another definition: record it a
 _SATURATED = (
     "one side holds the largest value of its type, and what was kept does not show that the other does at the same places"
 )
+_UNCOUNTED_FILLS = "one side leaves out the fill values of masks, and the tool of the other counts them among the numbers"
+_UNCOUNTED_NAN = "both sides hold NaN, and a tool kept neither how many nor where"
+_UNCOUNTED_INFINITIES = "both sides hold infinities, and a tool kept neither how many nor where"
 _SEVERAL = "a side holds mask fill values of several constants, and where each of them stands was not kept"
 
 
@@ -67,6 +70,8 @@ def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float
         return ExclusionMatch(unknown="one side kept a content id only, and the content differs")
     if left.dtype.startswith("complex") != right.dtype.startswith("complex"):  # a complex number counts as two elements
         return ExclusionMatch(unknown="one side is complex and the other real")
+    if one.rounding is not None or other.rounding is not None:
+        return _match_uncounted(one, other)
     fills = _find_fills(left, constants), _find_fills(right, constants)
     for side, kept, kinds in zip(("reference", "target"), (left, right), fills, strict=True):
         if _is_counted_otherwise(kept, kinds, constants):
@@ -84,6 +89,20 @@ def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float
         # An ordinary number about as large as a fill may be its partner, counted as ordinary because of a small difference.
         return ExclusionMatch(unknown=_STRADDLE) if straddle else ExclusionMatch(sentinel_mismatch=apart)
     return _match_saturated(one, other, fills) or _match_by_checksum(one, other, fills, straddle=straddle)
+
+
+def _match_uncounted(one: Statistics, other: Statistics) -> ExclusionMatch:
+    """Compare special values where a side comes from a tool that says only whether there are such, and knows no mask fills."""
+    if one.sentinel or other.sentinel:
+        return ExclusionMatch(unknown=_UNCOUNTED_FILLS)
+    if bool(one.nan) != bool(other.nan):
+        return ExclusionMatch(nonfinite_mismatch=1)
+    if one.nan:  # where one element is NaN, so are the smallest and the largest: nothing is known of the others
+        return ExclusionMatch(unknown=_UNCOUNTED_NAN)
+    infinities = [(bool(side.positive_infinity), bool(side.negative_infinity)) for side in (one, other)]
+    if infinities[0] != infinities[1]:
+        return ExclusionMatch(nonfinite_mismatch=1)
+    return ExclusionMatch(unknown=_UNCOUNTED_INFINITIES) if any(infinities[0]) else ExclusionMatch(agree=True)
 
 
 def _match_by_checksum(one: Statistics, other: Statistics, fills: FillsOfBoth, *, straddle: bool) -> ExclusionMatch:

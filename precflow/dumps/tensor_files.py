@@ -1,0 +1,123 @@
+"""Files that hold single tensors: ``.pt`` of ``torch.save``, ``.npy`` and ``.npz`` of NumPy, ``.safetensors``."""
+
+from __future__ import annotations
+
+import functools
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.agent import intake
+from precflow.dumps.dtypes import NUMPY_DTYPES
+from precflow.dumps.shards import Location, Shard
+from precflow.dumps.torch_files import SavedTensor, check_saved, list_saved
+from precflow.errors import DumpError
+
+ENDINGS = (".pt", ".pth", ".npy", ".npz", ".safetensors")
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """One tensor in a file.
+
+    Attributes:
+        path: The file; its ending says how it is read.
+        member: Which of the tensors in it; ``""`` if it holds one.
+    """
+
+    path: Path
+    member: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+        return f"{self.path.name} ({self.member})" if self.member else self.path.name
+
+    def read(self) -> Array:
+        """Return the tensor, mapped where the format allows it (not from ``.npz``).
+
+        Raises:
+            DumpError: The file is missing, cut short, damaged, or holds no such tensor.
+        """
+        array = self._read()
+        if array.dtype not in _READ:
+            raise DumpError(f"{self.name} holds elements of type {array.dtype}, which no tensor has")
+        return array
+
+    def locate(self) -> Location | None:
+        """Return where the bytes of the tensor lie, in C order; ``None`` if no file holds them so."""
+        if self.path.suffix in {".pt", ".pth"}:
+            return self._find_saved().locate()
+        if self.path.suffix == ".safetensors":
+            return _open_shard(self.path).locate(self.member)
+        array = self._read() if self.path.suffix == ".npy" else None
+        if isinstance(array, np.memmap) and array.flags.c_contiguous and array.nbytes:
+            return Location(self.path, array.offset, array.offset + array.nbytes)
+        return None
+
+    def verify(self) -> None:
+        """Read every byte and compare it with the checksums in the file; ``.npy`` and ``.safetensors`` have none.
+
+        Raises:
+            DumpError: It is damaged.
+        """
+        if self.path.suffix in {".pt", ".pth", ".npz"}:
+            check_saved(self.path)
+        else:
+            self.read()
+
+    def _read(self) -> Array:
+        if self.path.suffix in {".pt", ".pth"}:
+            return self._find_saved().read()
+        if self.path.suffix == ".safetensors":
+            return _open_shard(self.path).view(self.member)
+        try:
+            intake.open_regular(self.path).close()
+            if self.path.suffix == ".npz":
+                with np.load(self.path, allow_pickle=False) as archive:
+                    return np.asarray(archive[self.member])
+            return np.load(self.path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise DumpError(f"{self.name} is missing") from None
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            raise DumpError(f"{self.name} cannot be read: {error}") from error
+
+    def _find_saved(self) -> SavedTensor:
+        tensors = list_saved(self.path)
+        if self.member not in tensors:
+            held = f"{len(tensors)} tensors in a container" if tensors else "no tensor"
+            raise DumpError(f"{self.path.name} holds {held}, expected {self.member or 'one tensor'}")
+        return tensors[self.member]
+
+
+_READ = frozenset(NUMPY_DTYPES.values())
+
+
+@functools.lru_cache(maxsize=8)
+def _open_shard(path: Path) -> Shard:
+    return Shard(path, path.name, None)
+
+
+def list_members(path: Path) -> list[str]:
+    """Return the names of the tensors in a file; ``[""]`` if it holds a single one without a name.
+
+    Raises:
+        DumpError: The file cannot be read.
+    """
+    if path.suffix == ".npy":
+        return [""]
+    if path.suffix in {".pt", ".pth"}:
+        return list(list_saved(path))
+    if path.suffix == ".safetensors":
+        return list(_open_shard(path).index.slots)
+    try:
+        intake.open_regular(path).close()
+        with np.load(path, allow_pickle=False) as archive:
+            return list(archive.files)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DumpError(f"{path.name} cannot be read: {error}") from error
