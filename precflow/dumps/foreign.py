@@ -38,7 +38,7 @@ from precflow.dumps.tensor_files import TensorFile
 from precflow.errors import DumpError
 
 LEAST_ROUNDING = 2.0**-20  # of sums that another tool has made, in whatever order: of float32 over many elements
-_RANGE = "range"  # kind of a weight's identity where only its smallest and largest value are known
+RANGE = "range"  # kind of a weight's identity where only its smallest and largest value are known
 
 
 class ForeignTensor(NamedTuple):
@@ -290,6 +290,16 @@ def kind_of(content: str) -> str:
     return content.partition(":")[0] if ":" in content else ""
 
 
+def identify_range(dtype: str, shape: Iterable[int], smallest: float | None, largest: float | None) -> str:
+    """Return what stands for the content of a weight or an input where its smallest and largest value are all that was kept.
+
+    >>> identify_range("float32", (3, 77), -1, 2.5)
+    'range:-1.0,2.5 float32[3,77]'
+    """
+    ends = ",".join("none" if end is None else str(float(end)) for end in (smallest, largest))
+    return f"{RANGE}:{ends} {describe_type(dtype, shape)}"
+
+
 def describe_type(dtype: str, shape: Iterable[int]) -> str:
     """Return ``float32[3,77]``.
 
@@ -448,7 +458,7 @@ def _enter(tensors: Mapping[str, ForeignTensor], parts: Mapping[TensorFile, _Par
         content, _ = _identify(tensor, parts)
         known = tensor.statistics
         if not content and known is not None and tensor.file is None:
-            content = f"{_RANGE}:{known.minimum},{known.maximum} {describe_type(tensor.dtype, tensor.shape)}"
+            content = identify_range(tensor.dtype, tensor.shape, known.minimum, known.maximum)
         if content:
             entries[name] = ContentEntry(content, tensor.dtype, tensor.shape)
     return enter(entries)

@@ -46,6 +46,7 @@ class DerivedDump(ABC):
         whole: The dump that this one is made of.
         given: What the models of both sides were given, as far as a view has found out (``batches.find_given``).
         is_cut: Whether calls that other data reached were left out.
+        left_out: What another tool's format cannot hold, and so is not compared, in words.
     """
 
     def __init__(self, whole: Dump, header: Header | None = None) -> None:
@@ -55,6 +56,7 @@ class DerivedDump(ABC):
         self.header = header if header is not None else whole.header
         self.given: object = getattr(whole, "given", None)
         self.is_cut = is_cut(whole)
+        self.left_out: tuple[str, ...] = getattr(whole, "left_out", ())
         self._made: dict[str, MadeTensor] = {}  # mark of a record -> how its tensor is made
 
     @abstractmethod

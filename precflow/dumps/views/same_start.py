@@ -23,6 +23,7 @@ from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call
 from precflow.dumps.starting_weights import align_weights, compare_weights
 from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, ModelCalls, RenumberedModelCalls, pair_model_calls
+from precflow.dumps.views.common_records import see_common
 from precflow.dumps.views.derived import DerivedDump
 
 INPUTS = "inputs"
@@ -76,6 +77,7 @@ def see_same_start(reference: Dump, target: Dump, same: Sequence[str]) -> tuple[
         target: The target's.
         same: What has to be the same on both sides; without ``inputs`` in it, nothing is cut off.
     """
+    reference, target = see_common(reference, target)
     here, there = reference.header, target.header
     differ = [one.digest and two.digest and one.digest != two.digest for one, two in _pair_contents(here, there)]
     if not any(differ):
