@@ -112,6 +112,7 @@ class _SuspectSearch:
         self.clear: dict[CallKey, Suspect] = {}
         self.accumulated: dict[CallKey, Suspect] = {}
         self.arrivals: dict[CallKey, CallKey] = {}  # backward that was given a wrong tensor -> first gradient that shows it
+        self._takers: dict[CallKey, CallKey] = {}  # call of the target alone that is named -> call that was given what it made
         self.drifting = 0
         self.guessed = 0
         self.ordered = 0
@@ -285,7 +286,9 @@ class _SuspectSearch:
         if between and any(between.issubset(inside) for inside in named):
             return True
         blamed, suspect = self._choose_in_between(interval)
-        self.clear.setdefault(blamed.key, suspect)
+        # The order of a call that only the target makes is that of another call of the reference: it goes by its taker.
+        is_own = self.nodes.get(blamed.key) is blamed
+        self.clear.setdefault(blamed.key if is_own else self._takers.setdefault(blamed.key, node.key), suspect)
         return True
 
     def _choose_in_between(self, interval: Interval) -> tuple[CallNode, Suspect]:

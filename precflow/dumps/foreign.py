@@ -12,10 +12,11 @@ our names, with a :class:`ForeignTensor` for each tensor. This module adds what 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +42,8 @@ LEAST_ROUNDING = 2.0**-20  # of sums that another tool has made, in whatever ord
 RANGE = "range"  # kind of a weight's identity where only its smallest and largest value are known
 
 
-class ForeignTensor(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ForeignTensor:
     """One tensor of a call, as another tool has kept it.
 
     Attributes:
@@ -210,28 +212,24 @@ class ForeignDump:
     def sketch(self, record: Record) -> Array | None:
         """Return ``None``: no other tool keeps sketches."""
         del record
+        return None
 
     def rows(self, record: Record) -> Array | None:
         """Return ``None``: no other tool keeps norms of rows."""
         del record
+        return None
 
     def verify(self) -> list[str]:
         """Read every byte and return all problems, in words."""
         problems = list(self.damage)
-        for file in {each.path: each for each in self._files.values()}.values():
-            try:
-                file.verify()
-            except DumpError as error:
-                problems.append(error.message)
-        problems += self._problems.values()
-        for call in self._calls:
-            for record in (*call.inputs, *call.outputs):
-                if record.stored and record.key in self._files:
-                    try:
-                        self.view(record)
-                    except DumpError as error:
-                        problems.append(error.message)
-        return problems
+        files = {file.path: file for file in self._files.values()}.values()
+        records = [record for call in self._calls for record in (*call.inputs, *call.outputs)]
+        checks: list[Callable[[], object]] = [
+            *(file.verify for file in files),
+            *(functools.partial(self.view, record) for record in records if record.key in self._files),
+        ]
+        found = [_find_problem(check) for check in checks]
+        return [*problems, *self._problems.values(), *filter(None, found)]
 
     def _find_file(self, record: Record) -> TensorFile:
         if not record.stored:
@@ -243,7 +241,7 @@ class ForeignDump:
         return file
 
 
-def make_statistics(
+def make_statistics(  # noqa: PLR0913  the four numbers by name
     dtype: str, shape: Sequence[int], *, smallest: Any, largest: Any, mean: Any = None, norm: Any = None
 ) -> Statistics | None:
     """Return what the four numbers of other tools say about a tensor; ``None`` if they say nothing.
@@ -328,6 +326,15 @@ def _read_files(files: Sequence[TensorFile]) -> dict[TensorFile, _Part]:
         return dict(zip(different, pool.map(read, different), strict=True))
 
 
+def _find_problem(check: Callable[[], object]) -> str:
+    """Return what an error says; ``""`` without one."""
+    try:
+        check()
+    except DumpError as error:
+        return error.message
+    return ""
+
+
 def _name_problem(file: TensorFile) -> str:
     """Return the mark of a record whose file cannot be read."""
     return f"unreadable:{file.path}:{file.member}"
@@ -345,7 +352,8 @@ def _identify(tensor: ForeignTensor, parts: Mapping[TensorFile, _Part]) -> tuple
     if tensor.statistics is None:
         return "", ""
     known = tensor.statistics
-    text = f"{describe_type(tensor.dtype, tensor.shape)} {known.minimum} {known.maximum} {known.sum} {known.square} {known.nonfinite}"
+    numbers = (known.minimum, known.maximum, known.sum, known.square, known.nonfinite)
+    text = f"{describe_type(tensor.dtype, tensor.shape)} {numbers}"
     return "", hashlib.blake2b(text.encode(), digest_size=DIGEST_SIZE).hexdigest()
 
 

@@ -43,8 +43,8 @@ class Statistics(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
         places: Checksum of the positions of elements that are not ordinary; ``None`` if the agent did not compute it.
         fill: The one constant of all mask fills, rounded to the type; ``None`` if there are none, or of several constants.
         spread: Largest distance of a mask fill from ``fill``.
-        rounding: Of statistics that another tool made: error of ``sum`` and of the norm, relative to the norm. The counts then say
-            only whether there are such elements (1) or not (0), and mask fills are among the ordinary ones. ``None`` of ours.
+        rounding: Of statistics that another tool made: error of ``sum`` and of the norm, relative to the norm. The counts then
+            say only whether there are such elements (1) or not (0), and mask fills are among the ordinary ones. ``None``: ours.
     """
 
     minimum: int | float | None

@@ -81,7 +81,8 @@ class TensorFile:
             if self.path.suffix == ".npz":
                 with np.load(self.path, allow_pickle=False) as archive:
                     return np.asarray(archive[self.member])
-            return np.load(self.path, mmap_mode="r", allow_pickle=False)
+            loaded: Array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            return loaded
         except FileNotFoundError:
             raise DumpError(f"{self.name} is missing") from None
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:

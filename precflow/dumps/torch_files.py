@@ -1,8 +1,8 @@
 """Reads tensors that ``torch.save`` wrote, mapped into memory, without torch and without running what such a file may hold.
 
 A file is a zip archive: ``NAME/data.pkl`` describes the tensors, ``NAME/data/0`` and so on hold their bytes, uncompressed. The
-description is a pickle, which can call any function of any module. Here it can call those of :data:`_KNOWN` alone, each of which
-only notes what it was given; everything else is refused, as ``torch.load(weights_only=True)`` refuses it.
+description is a pickle, which can call any function of any module. Here it can call a few functions alone, each of which only
+notes what it was given; everything else is refused, as ``torch.load(weights_only=True)`` refuses it.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class _Description(pickle.Unpickler):
         if module == "torch" and name in NUMPY_DTYPES:
             return _DtypeName(name)
         raise DumpError(
-            f"{self._path.name} wants {module}.{name}, which is no part of a tensor: files of others are read without running code",
+            f"{self._path.name} wants {module}.{name}, which is no part of a tensor: no code of a file is run",
             next_step="save tensors alone: torch.save({name: tensor.detach().cpu()}, path)",
         )
 

@@ -39,6 +39,8 @@ def find_differences(
         target: Facts of the target.
         same: What the recipe wants to be the same.
     """
+    if not (reference and target):  # the dump of another tool says nothing of its environment
+        return {}
     here, there = _flatten(reference), _flatten(target)
     names = [name for name in (*here, *there) if not _EXPECTED.fullmatch(name)]
     changed = {name: (here.get(name, ABSENT), there.get(name, ABSENT)) for name in names}

@@ -123,7 +123,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
         ),
         parted=(describe_parting(given),) if parted else (),
         stale=describe_stale(given) if INPUTS in same else (),
-        given=describe_given(given),
+        given=(*describe_given(given), *describe_tools(reference, target)),
     )
 
 
@@ -184,6 +184,20 @@ def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResu
 def _find_incomplete(side: str, dump: Dump) -> list[str]:
     unsealed = [] if dump.sealed else [f"the {side} dump {dump.path.name}/ was never sealed: its writer was stopped"]
     return [*unsealed, *(f"{side}: {damage}" for damage in dump.damage)]
+
+
+def describe_tools(reference: Dump, target: Dump) -> tuple[str, ...]:
+    """Say what the formats of other tools do not hold, and what is left out of the other side therefore."""
+    texts = []
+    for side, dump in (("reference", reference), ("target", target)):
+        header = dump.header
+        if header.tool:
+            lacks = f", which does not hold {', '.join(header.lacks)}" if header.lacks else ""
+            texts.append(f"the {side} is a dump of {header.tool}{lacks}")
+        left_out = getattr(dump, "left_out", ())
+        if left_out:
+            texts.append(f"of the {side}, {', '.join(left_out)} are not compared: the other format does not hold them")
+    return tuple(texts)
 
 
 def _find_unrepeatable(side: str, dump: Dump) -> list[str]:

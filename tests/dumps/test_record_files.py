@@ -213,7 +213,7 @@ def test_statistics_come_in_the_order_of_the_contract():
     assert Statistics.__struct_fields__ == STATISTICS
 
 
-@pytest.mark.parametrize("wrong", [[1, 2], [0] * 15, ["x"] * 12, {"nan": 1}])
+@pytest.mark.parametrize("wrong", [[1, 2], [0] * 16, ["x"] * 12, {"nan": 1}])
 def test_other_statistics_are_a_torn_line(wrong):
     record = {**LINE["outputs"][0], "statistics": wrong}
     with pytest.raises(ValueError, match="statistics"):

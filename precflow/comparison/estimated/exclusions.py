@@ -57,7 +57,9 @@ class ExclusionMatch:
     fill_size: float = 1.0
 
 
-def match_exclusions(left: KeptTensor, right: KeptTensor, constants: tuple[float, ...] = FILLS) -> ExclusionMatch:
+def match_exclusions(  # noqa: PLR0911  one for each thing that may differ
+    left: KeptTensor, right: KeptTensor, constants: tuple[float, ...] = FILLS
+) -> ExclusionMatch:
     """Compare the positions at which two tensors of one shape hold NaN, infinities or mask fills.
 
     Args:

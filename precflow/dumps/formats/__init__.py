@@ -15,6 +15,8 @@ from typing import NamedTuple, Protocol
 
 from precflow.dumps.protocol import Dump
 
+OWN = "precflow"  # title of our own format
+
 
 class Opener(Protocol):
     """Opens a dump of one format."""
@@ -70,5 +72,5 @@ def read_dump(path: Path, *, allow_unsealed: bool = False) -> Dump:
         DumpError: There is no dump, it was never sealed, or its header is not usable.
     """
     # What no format recognizes goes to precflow's own, which says what is wrong with the path.
-    found = find_format(path) or list_formats()[0]
+    found = find_format(path) or next(each for each in list_formats() if each.title == OWN)
     return found.open(path, allow_unsealed=allow_unsealed)

@@ -9,8 +9,8 @@ A dump is a folder for each step and process::
     step0/rank0/debug.json         tensors that a program saved one by one, by its own names
 
 A process without a rank has a folder ``proc<pid>``. Names become ours: ``Functional.linear.3.forward`` inside of
-``Module.layers.0.fc1.Linear.forward.0`` is ``layers.0.fc1/linear.0/forward``. A dump of level L1 does not say which module calls
-an operator: then all are ``(outside)``, numbered by operator.
+``Module.layers.0.fc1.Linear.forward.0`` is ``layers.0.fc1/linear.0/forward``. A dump of level L1 does not say which module
+calls an operator: then all are ``(outside)``, numbered by operator.
 """
 
 from __future__ import annotations
@@ -179,13 +179,15 @@ def _is_folder(path: Path) -> bool:
 def _list_updates(step: _Read, every: Sequence[_Read]) -> list[ForeignCall]:
     """Return what the optimizer left of each parameter in a step: what the next step begins with, if that was kept too."""
     after = next((each for each in every if each.folder[1:] == (step.folder.step + 1, step.folder.rank)), None)
-    calls = []
-    for call in step.calls if after is not None else ():
+    calls = list[ForeignCall]()
+    if after is None:
+        return calls
+    for call in step.calls:
         if call.phase != GRADIENT or call.call or not call.outputs:
             continue
         weight = after.weights.get(f"{call.module}.{call.outputs[0].index}")
         if weight is not None:
-            calls.append(replace(call, phase=OPTIMIZER, outputs=(weight._replace(index=call.outputs[0].index),)))
+            calls.append(replace(call, phase=OPTIMIZER, outputs=(replace(weight, index=call.outputs[0].index),)))
     return calls
 
 
@@ -266,9 +268,10 @@ class _Reader:
         self._found = found
         self._tensors = _TensorReader(folder.path, found.damage)
         plain = _read_map(folder.path / DUMP)
-        self._data = plain.get("data")
-        if not isinstance(self._data, dict):
+        data = plain.get("data")
+        if not isinstance(data, dict):
             raise DumpError(f"{folder.path / DUMP} has no map `data`", next_step="copy it again, or record it again")
+        self._data: dict[str, Any] = data
         self._parents = _read_map(folder.path / PARENTS, required=False)
         self._sites = _read_sites(folder.path / STACKS)
         self._paths = [match["path"] for name in (*self._data, *self._parents) if (match := _MODULE.fullmatch(name))]
@@ -311,13 +314,16 @@ class _Reader:
     def _find_module(self, name: str) -> tuple[str, int]:
         """Return the module call around an operator."""
         for _ in range(_DEEPEST):
-            parent = self._parents.get(name)
-            name = parent[0] if isinstance(parent, list) and parent else parent
-            if not isinstance(name, str):
-                break
+            name = self._find_parent(name)
             if match := _MODULE.fullmatch(name):
                 return self._name_module(match["path"]), int(match["call"] or 0)
         return OUTSIDE, 0
+
+    def _find_parent(self, name: str) -> str:
+        """Return the call around another one; ``""`` if there is none. Of a list the first is it, for frameworks that add more."""
+        parent = self._parents.get(name)
+        parent = parent[0] if isinstance(parent, list) and parent else parent
+        return parent if isinstance(parent, str) else ""
 
     def _name_module(self, path: str) -> str:
         """Return the name of a module without wrappers, which leave no trace in ours."""
@@ -331,19 +337,17 @@ class _Reader:
         return number + ".".join(part for part in rest.split(".") if part not in _WRAPPERS)
 
     def _is_inside_optimizer(self, name: str) -> bool:
-        parent = self._parents.get(name)
-        parent = parent[0] if isinstance(parent, list) and parent else parent
-        return parent in _INSIDE_OPTIMIZER or self._sites.get(name, "") == _OPTIMIZER_SITE
+        return self._find_parent(name) in _INSIDE_OPTIMIZER or self._sites.get(name, "") == _OPTIMIZER_SITE
 
     def _read_module(self, name: str, match: re.Match[str], values: Mapping[str, Any]) -> None:
         module, folder = self._name_module(match["path"]), self._folder
-        whose = {"module": module, "class_name": match["owner"], "step": folder.step, "rank": folder.rank}
+        whose = ForeignCall(MODULE, module, class_name=match["owner"], step=folder.step, rank=folder.rank)
         if match["phase"] is None:  # the gradients of its parameters
             for parameter, tensor in values.items():
                 given = tensor[0] if isinstance(tensor, list) and tensor else tensor
                 read = self._tensors.read_leaf(parameter, given, name)
                 if read is not None:
-                    call = ForeignCall(MODULE, phase=GRADIENT, call=int(match["times"] or 0), outputs=(read,), **whose)
+                    call = replace(whose, phase=GRADIENT, call=int(match["times"] or 0), outputs=(read,))
                     self._found.calls.append(call)
             return
         phase, number = match["phase"], int(match["call"])
@@ -353,8 +357,8 @@ class _Reader:
             self._orders[name] = len(self._found.calls)
             self._note_weights(module, number, values.get("parameters"), name)
         self._found.calls.append(
-            ForeignCall(
-                MODULE,
+            replace(
+                whose,
                 phase=phase,
                 call=number,
                 site=self._sites.get(name, ""),
@@ -362,7 +366,6 @@ class _Reader:
                 inputs=inputs,
                 outputs=outputs,
                 forward=() if forward is None else (forward,),
-                **whose,
             )
         )
 
@@ -407,13 +410,13 @@ class _Reader:
             )
         )
 
-    def _name_parameters(self, place: _Place, inputs: Sequence[ForeignTensor]) -> Sequence[ForeignTensor]:
+    def _name_parameters(self, place: _Place, inputs: list[ForeignTensor]) -> list[ForeignTensor]:
         """Name the parameters among what an operator is given by their places, if the dump says nothing of modules."""
         if self._parents or place.operator not in _PARAMETERS:
             return inputs
         places = [str(number) for number in _PARAMETERS[place.operator]] + ["weight", "bias"]
         named = [
-            tensor._replace(weight=f"{place.operator}.{place.ordinal}.{tensor.index}") if tensor.index in places else tensor
+            replace(tensor, weight=f"{place.operator}.{place.ordinal}.{tensor.index}") if tensor.index in places else tensor
             for tensor in inputs
         ]
         for tensor in named:

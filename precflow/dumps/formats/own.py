@@ -14,7 +14,7 @@ from precflow.agent import intake
 from precflow.agent.contract import ERROR_FILE, FILLS_VERSION, HEADER_FILE
 from precflow.dumps import header as headers
 from precflow.dumps.dtypes import FLOATS, real_part
-from precflow.dumps.formats import Format
+from precflow.dumps.formats import OWN, Format
 from precflow.dumps.header import Header
 from precflow.dumps.layout import rank_and_step_of, step_folders
 from precflow.dumps.record_files import read_records
@@ -256,7 +256,7 @@ def is_own(path: Path) -> bool:
         return False
 
 
-FORMAT = Format("precflow", 0, is_own, open_own)
+FORMAT = Format(OWN, 0, is_own, open_own)
 
 
 def find_contradictions(header: Header, calls: Sequence[Call]) -> list[str]:

@@ -11,7 +11,7 @@ What only one format keeps is no difference between two runs, so it is left out 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -86,7 +86,8 @@ def see_common(reference: Dump, target: Dump) -> tuple[Dump, Dump]:
         there = _move_outside(there, left_out[1], names[1], everything=has_no_modules)
     if is_mixed:
         here, there = _leave_out(here, there, left_out[0]), _leave_out(there, here, left_out[1])
-    here, there = _number_anew(here, with_arguments=not is_mixed), _number_anew(there, with_arguments=not is_mixed)
+    arguments = _find_common_arguments(here, there) if is_mixed else None
+    here, there = _number_anew(here, arguments), _number_anew(there, arguments)
     sides = (
         _Side(reference, here, names[0] if has_no_modules else None),
         _Side(target, there, names[1] if has_no_modules else None),
@@ -204,10 +205,21 @@ def _describe(call: Call) -> str:
     return f"calls of {what} ({call.level}, {call.phase})"
 
 
-def _number_anew(calls: Sequence[Call], *, with_arguments: bool) -> list[Call]:
+def _find_common_arguments(here: Sequence[Call], there: Sequence[Call]) -> dict[str, frozenset[str]]:
+    """Return operator -> the arguments that both tools write down by the same name."""
+    names = [defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)]
+    for calls, found in zip((here, there), names, strict=True):
+        for call in calls:
+            found[call.operator] |= call.arguments.keys()
+    return {operator: frozenset(names[0][operator] & names[1][operator]) for operator in names[0] if operator}
+
+
+def _number_anew(calls: Sequence[Call], arguments: Mapping[str, frozenset[str]] | None) -> list[Call]:
     """Return the calls with orders without gaps, and what they say of other calls with these orders.
 
-    Two tools write arguments in two ways, so that they are compared within one tool alone.
+    Args:
+        calls: Calls of one side.
+        arguments: Operator -> the arguments that are kept; ``None`` keeps all.
     """
     counts = Counter[Place]()
     orders: dict[tuple[Place, int], int] = {}
@@ -215,12 +227,12 @@ def _number_anew(calls: Sequence[Call], *, with_arguments: bool) -> list[Call]:
         place = (call.rank, call.step)
         orders[place, call.order] = counts[place]
         counts[place] += 1
-    if with_arguments and all(old == new for (_, old), new in orders.items()):
+    if arguments is None and all(old == new for (_, old), new in orders.items()):
         return list(calls)
-    return [_renumber(call, orders, with_arguments=with_arguments) for call in calls]
+    return [_renumber(call, orders, arguments) for call in calls]
 
 
-def _renumber(call: Call, orders: Mapping[tuple[Place, int], int], *, with_arguments: bool) -> Call:
+def _renumber(call: Call, orders: Mapping[tuple[Place, int], int], arguments: Mapping[str, frozenset[str]] | None) -> Call:
     place = (call.rank, call.step)
     order = orders[place, call.order]
 
@@ -232,7 +244,9 @@ def _renumber(call: Call, orders: Mapping[tuple[Place, int], int], *, with_argum
     return msgspec.structs.replace(
         call,
         order=order,
-        arguments=call.arguments if with_arguments else {},
+        arguments=call.arguments
+        if arguments is None
+        else {name: value for name, value in call.arguments.items() if name in arguments.get(call.operator, ())},
         forward=tuple(orders[place, each] for each in call.forward if (place, each) in orders),
         inputs=tuple(map(renumber, call.inputs)),
         outputs=tuple(map(renumber, call.outputs)),
@@ -285,7 +299,7 @@ class _Side:
         return found
 
     def find_range(self, name: str) -> str:
-        """Return what stands for the content of a weight or an input where statistics alone were kept; ``""`` if not even these."""
+        """Return what stands for a content id where statistics are all that was kept; ``""`` if not even these were."""
         record = self._readers.get(name)
         if record is None:
             return ""
