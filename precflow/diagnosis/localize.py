@@ -113,6 +113,8 @@ class _SuspectSearch:
         self.accumulated: dict[CallKey, Suspect] = {}
         self.arrivals: dict[CallKey, CallKey] = {}  # backward that was given a wrong tensor -> first gradient that shows it
         self._takers: dict[CallKey, CallKey] = {}  # call of the target alone that is named -> call that was given what it made
+        self._failing_steps: dict[int, int] = {}  # rank -> first step with a failing record
+        self._records_optimizer = any(node.call.phase == OPTIMIZER for node in nodes.values())
         self.drifting = 0
         self.guessed = 0
         self.ordered = 0
@@ -130,6 +132,8 @@ class _SuspectSearch:
             status = self.tracer.status(record)
             if status is None:
                 continue
+            if status.status in MISALIGNED_STATUSES:
+                self._failing_steps.setdefault(node.call.rank, node.call.step)
             # Only a failing record for which nothing else can be blamed introduces its error, so that this is asked last.
             if status.status not in MISALIGNED_STATUSES:
                 self.roles[record] = self.tracer.find_role(node, record, arriving)
@@ -142,7 +146,8 @@ class _SuspectSearch:
                 self.roles[record] = "inherits"
                 self.drifting += 1
             elif (
-                self._lacks_collective(node)
+                self._was_trained_otherwise(node)
+                or self._lacks_collective(node)
                 or self._was_sent(node)
                 or self._comes_from_around(node)
                 or self._comes_from_inside(node)
@@ -202,6 +207,11 @@ class _SuspectSearch:
         if interval is None:
             return suspect
         return _describe_interval(replace(suspect, why=f"{suspect.why}; {interval.text}"), interval)
+
+    def _was_trained_otherwise(self, node: CallNode) -> bool:
+        """Tell whether a weight differs because an earlier step went wrong, and the optimizer that wrote it was not recorded."""
+        first = self._failing_steps.get(node.call.rank, node.call.step)
+        return first < node.call.step and not self._records_optimizer and bool(self.tracer.find_other_weight(node))
 
     def _lacks_collective(self, node: CallNode) -> bool:
         """Tell whether an optimizer is given another gradient because the target does not reduce all of them, and blame that.

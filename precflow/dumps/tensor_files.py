@@ -81,8 +81,7 @@ class TensorFile:
             if self.path.suffix == ".npz":
                 with np.load(self.path, allow_pickle=False) as archive:
                     return np.asarray(archive[self.member])
-            loaded: Array = np.load(self.path, mmap_mode="r", allow_pickle=False)
-            return loaded
+            return _map_npy(self.path)
         except FileNotFoundError:
             raise DumpError(f"{self.name} is missing") from None
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
@@ -97,6 +96,11 @@ class TensorFile:
 
 
 _READ = frozenset(NUMPY_DTYPES.values())
+
+
+def _map_npy(path: Path) -> Array:
+    loaded: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return loaded
 
 
 @functools.lru_cache(maxsize=8)

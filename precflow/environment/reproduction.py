@@ -19,6 +19,8 @@ _STEP = re.compile(r"(?:rank\d+\.)?step(\d+)\.")  # of the names of a script's i
 def find_blockers(reference: Header, target: Header, same: Sequence[str]) -> list[str]:
     """Return what makes a comparison of two dumps meaningless, in words; empty if nothing does.
 
+    Where another tool has recorded a side, what its format does not hold is no obstacle: ``find_unknown`` says it.
+
     Args:
         reference: Header of the reference's dump.
         target: Header of the target's dump.
@@ -34,16 +36,29 @@ def find_blockers(reference: Header, target: Header, same: Sequence[str]) -> lis
             f"the reference ran as {ranks[0]} ranks and the target as {ranks[1]}: ranks are compared with their own, "
             "or several with a single process"
         )
+    is_foreign = bool(reference.tool or target.tool)
     seeds = (reference.determinism.get("seed"), target.determinism.get("seed"))
-    if seeds[0] != seeds[1]:
+    if seeds[0] != seeds[1] and not is_foreign:
         blockers.append(f"the seeds differ: {seeds[0]} on the reference, {seeds[1]} on the target")
     elif reference.script and target.script:
         blockers += _find_different_scripts(reference.script, target.script)
     contents = (("weights", reference.weights, target.weights), ("inputs", reference.inputs, target.inputs))
-    different = [_describe_difference(name, here, there) for name, here, there in contents if name in same]
+    unknown = find_unknown(reference, target)
+    different = [
+        _describe_difference(name, here, there) for name, here, there in contents if name in same and name not in unknown
+    ]
     if reference.script and target.script and different[-1:] and "inputs" in same:
         different[-1] = _describe_batches(reference.inputs, target.inputs) or different[-1]
     return blockers + [text for text in different if text]
+
+
+def find_unknown(reference: Header, target: Header) -> tuple[str, ...]:
+    """Return what is not known to be the same at the start, ``weights`` or ``inputs``, because another tool did not keep it."""
+    if not (reference.tool or target.tool):
+        return ()
+    return tuple(
+        name for name in ("weights", "inputs") if not getattr(reference, name).digest or not getattr(target, name).digest
+    )
 
 
 def _find_different_scripts(reference: Mapping[str, Any], target: Mapping[str, Any]) -> list[str]:

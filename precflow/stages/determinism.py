@@ -31,6 +31,7 @@ from precflow.environment.reproduction import (
     find_blockers,
     find_different,
     find_disturbance,
+    find_unknown,
 )
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import is_given, open_dump, read_damage
@@ -197,6 +198,11 @@ def describe_tools(reference: Dump, target: Dump) -> tuple[str, ...]:
         left_out = getattr(dump, "left_out", ())
         if left_out:
             texts.append(f"of the {side}, {', '.join(left_out)} are not compared: the other format does not hold them")
+    unknown = find_unknown(reference.header, target.header)
+    if unknown:
+        texts.append(
+            f"whether both sides began with the same {' and '.join(unknown)} is not known: both dumps would have to hold them"
+        )
     return tuple(texts)
 
 

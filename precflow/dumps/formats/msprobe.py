@@ -276,7 +276,7 @@ class _Reader:
         self._sites = _read_sites(folder.path / STACKS)
         self._paths = [match["path"] for name in (*self._data, *self._parents) if (match := _MODULE.fullmatch(name))]
         self._is_wrapped = bool(self._paths) and all(
-            _CHUNK.sub("", path, count=1).startswith("module.") for path in self._paths
+            f"{_CHUNK.sub('', path, count=1)}.".startswith("module.") for path in self._paths
         )
         self._places = self._place_operators()
         self._orders: dict[str, int] = {}  # name of a forward call -> its number in the step
@@ -320,7 +320,7 @@ class _Reader:
         return OUTSIDE, 0
 
     def _find_parent(self, name: str) -> str:
-        """Return the call around another one; ``""`` if there is none. Of a list the first is it, for frameworks that add more."""
+        """Return the call around another one, which some frameworks put into a list with more; ``""`` if there is none."""
         parent = self._parents.get(name)
         parent = parent[0] if isinstance(parent, list) and parent else parent
         return parent if isinstance(parent, str) else ""
@@ -331,10 +331,10 @@ class _Reader:
         number = chunk[0] if chunk else ""
         if number:
             self._found.chunks.add(number)
-        rest = path[len(number) :]
-        while self._is_wrapped and rest.startswith("module."):
-            rest = rest[len("module.") :]
-        return number + ".".join(part for part in rest.split(".") if part not in _WRAPPERS)
+        parts = path[len(number) :].split(".")
+        while self._is_wrapped and parts[:1] == ["module"]:
+            parts = parts[1:]
+        return number + ".".join(part for part in parts if part not in _WRAPPERS)
 
     def _is_inside_optimizer(self, name: str) -> bool:
         return self._find_parent(name) in _INSIDE_OPTIMIZER or self._sites.get(name, "") == _OPTIMIZER_SITE

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from precflow.agent.contract import BACKWARD, FORWARD, MODULE, OPTIMIZER, OUTSIDE, ROOT_MODULE
+from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES
 from precflow.dumps.foreign import RANGE, enter, identify_range, kind_of
 from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.protocol import Dump
@@ -77,7 +78,7 @@ def see_common(reference: Dump, target: Dump) -> tuple[Dump, Dump]:
     here, there = reference.calls(), target.calls()
     left_out = (Counter[str](), Counter[str]())
     names: tuple[dict[str, str], dict[str, str]] = ({}, {})  # place of a weight -> its name
-    is_mixed = reference.header.tool != target.header.tool
+    is_mixed = reference.header.tool != target.header.tool or _has_root(here) != _has_root(there)
     has_no_modules = any(
         calls and all(call.level != MODULE and call.module == OUTSIDE for call in calls) for calls in (here, there)
     )
@@ -106,6 +107,11 @@ def see_common(reference: Dump, target: Dump) -> tuple[Dump, Dump]:
         for number, side in enumerate(sides)
     ]
     return seen[0], seen[1]
+
+
+def _has_root(calls: Sequence[Call]) -> bool:
+    """Tell whether the whole model is among the calls; msprobe has it only where a wrapper is around it."""
+    return any(call.module == ROOT_MODULE and not call.operator for call in calls)
 
 
 def _move_outside(calls: Sequence[Call], left_out: Counter[str], names: dict[str, str], *, everything: bool) -> list[Call]:
@@ -332,8 +338,23 @@ def _match(here: _Side, there: _Side, what: str) -> tuple[dict[str, ContentEntry
                 for one, side in zip(found, (here, there), strict=True)
             ]
         if all(one.content for one in found):
-            matched[0][name], matched[1][name] = (replace(one, rounded={}) for one in found)
+            matched[0][name], matched[1][name] = (replace(one, rounded=_round_range(one)) for one in found)
     return matched
+
+
+def _round_range(entry: ContentEntry) -> dict[str, str]:
+    """Return type -> what stands for a weight after rounding to it, if its smallest and largest value are what is known."""
+    if kind_of(entry.content) != RANGE or entry.dtype not in FLOATS:
+        return {}
+    ends = [None if end == "none" else float(end) for end in entry.content.partition(" ")[0].partition(":")[2].split(",")]
+    finer = FLOATS.index(entry.dtype)
+    return {
+        dtype: identify_range(
+            dtype, entry.shape, *(None if end is None else float(NUMPY_DTYPES[dtype].type(end)) for end in ends)
+        )
+        for dtype in ("float16", "bfloat16")
+        if FLOATS.index(dtype) > finer
+    }
 
 
 def _list_kinds(calls: Sequence[Call]) -> frozenset[str]:
