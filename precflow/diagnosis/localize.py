@@ -209,7 +209,7 @@ class _SuspectSearch:
         return _describe_interval(replace(suspect, why=f"{suspect.why}; {interval.text}"), interval)
 
     def _was_trained_otherwise(self, node: CallNode) -> bool:
-        """Tell whether a weight differs because an earlier step went wrong, and the optimizer that wrote it was not recorded."""
+        """Tell whether a weight differs because an earlier step went wrong, and no optimizer was recorded that wrote it."""
         first = self._failing_steps.get(node.call.rank, node.call.step)
         return first < node.call.step and not self._records_optimizer and bool(self.tracer.find_other_weight(node))
 

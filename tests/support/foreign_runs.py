@@ -166,8 +166,8 @@ def main(folder: Path) -> None:
                 try:
                     record(folder / name, settings)
                     os._exit(0)
-                except BaseException as error:  # noqa: BLE001  it is printed, and the parent fails
-                    print(name, repr(error), file=sys.stderr)
+                except BaseException as error:  # noqa: BLE001  the parent fails
+                    sys.stderr.write(f"{name}: {error!r}\n")
                     os._exit(1)
             if os.waitpid(child, 0)[1]:
                 sys.exit(f"{name} was not recorded")

@@ -85,11 +85,14 @@ def _describe_writer(header: Header) -> str:
         f"recipe {header.recipe}" if header.recipe else "",
         f"fault {header.emulate.get('name')}" if header.emulate.get("name") else "",
         f"agent {header.agent}" if header.agent else "",
+        f"written by {header.tool}" if header.tool else "",
     ]
     return " · ".join(word for word in words if word) or "unknown: it has no header"
 
 
 def _describe_seal(dump: Dump, seen: Overview) -> tuple[str, str]:
+    if dump.header.tool:
+        return f"no, {dump.header.tool} seals nothing; what was read is {dump.header.content}", ""
     if dump.sealed:
         return f"yes, as {dump.header.content or 'a dump without content id'}", ""
     until = find_complete_steps(seen)
