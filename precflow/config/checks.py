@@ -162,7 +162,7 @@ def find_missing_files(config: RunConfig) -> PathProblems:
         for number, log in enumerate(side.log):
             yield from _check_path((name, "log", str(number)), log, _ANY, "the log that a run has written")
         if side.dump:
-            yield from _check_path((name, "dump"), side.dump, _ANY, f"a dump: the folder that holds {HEADER_FILE}")
+            yield from _check_path((name, "dump"), side.dump, _ANY, f"the folder that holds {HEADER_FILE}")
         elif not side.log:
             yield from _check_side(name, side)
     if any(not side.dump and not side.log for _, side in here) and not any(side.launcher for _, side in here):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,11 +35,43 @@ from precflow.dumps.mapped_pages import release
 from precflow.dumps.protocol import Array
 from precflow.dumps.records import Call, CallRole, Record, Statistics
 from precflow.dumps.shards import Location
-from precflow.dumps.tensor_files import TensorFile
 from precflow.errors import DumpError
 
 LEAST_ROUNDING = 2.0**-20  # of sums that another tool has made, in whatever order: of float32 over many elements
 RANGE = "range"  # kind of a weight's identity where only its smallest and largest value are known
+
+
+class KeptFile(Protocol):
+    """Where one tensor lies in a file; two that are equal are the same tensor."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def member(self) -> str:
+        """Which of the tensors in it."""
+
+    @property
+    def name(self) -> str:
+        """Its name for messages."""
+
+    def read(self) -> Array:
+        """Return the tensor, mapped where that is possible.
+
+        Raises:
+            DumpError: The file is missing, cut short or damaged.
+        """
+
+    def locate(self) -> Location | None:
+        """Return where its bytes lie, in C order; ``None`` if no file holds them so."""
+
+    def verify(self) -> None:
+        """Read every byte of the file and compare it with the checksums in it.
+
+        Raises:
+            DumpError: It is damaged.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +93,7 @@ class ForeignTensor:
     shape: tuple[int, ...]
     statistics: Statistics | None = None
     checksum: str = ""
-    file: TensorFile | None = None
+    file: KeptFile | None = None
     weight: str = ""
 
 
@@ -124,7 +156,7 @@ class ForeignDump:
     ) -> None:
         self.path = path
         self.sealed = True
-        self._files: dict[str, TensorFile] = {}  # key of a record -> a file that holds its tensor
+        self._files: dict[str, KeptFile] = {}  # key of a record -> a file that holds its tensor
         weights = dict(weights or {})
         tensors = [tensor for call in calls for tensor in (*call.inputs, *call.outputs)]
         tensors += [tensor for step in weights.values() for tensor in step.values()] + list((inputs or {}).values())
@@ -231,7 +263,7 @@ class ForeignDump:
         found = [_find_problem(check) for check in checks]
         return [*problems, *self._problems.values(), *filter(None, found)]
 
-    def _find_file(self, record: Record) -> TensorFile:
+    def _find_file(self, record: Record) -> KeptFile:
         if not record.stored:
             raise DumpError(f"in {record.text}: its tensor was not stored")
         file = self._files.get(record.key)
@@ -307,11 +339,11 @@ def describe_type(dtype: str, shape: Iterable[int]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 
-def _read_files(files: Sequence[TensorFile]) -> dict[TensorFile, _Part]:
+def _read_files(files: Sequence[KeptFile]) -> dict[KeptFile, _Part]:
     """Return the content id of each file, or what is wrong with it."""
     different = list(dict.fromkeys(files))
 
-    def read(file: TensorFile) -> _Part:
+    def read(file: KeptFile) -> _Part:
         try:
             array = file.read()
             found = _Part(content_id(array))
@@ -335,12 +367,12 @@ def _find_problem(check: Callable[[], object]) -> str:
     return ""
 
 
-def _name_problem(file: TensorFile) -> str:
+def _name_problem(file: KeptFile) -> str:
     """Return the mark of a record whose file cannot be read."""
     return f"unreadable:{file.path}:{file.member}"
 
 
-def _identify(tensor: ForeignTensor, parts: Mapping[TensorFile, _Part]) -> tuple[str, str]:
+def _identify(tensor: ForeignTensor, parts: Mapping[KeptFile, _Part]) -> tuple[str, str]:
     """Return content id and mark of a tensor."""
     part = parts[tensor.file] if tensor.file else _Part("")
     if part.content:
@@ -357,7 +389,7 @@ def _identify(tensor: ForeignTensor, parts: Mapping[TensorFile, _Part]) -> tuple
     return "", hashlib.blake2b(text.encode(), digest_size=DIGEST_SIZE).hexdigest()
 
 
-def _name_weights(weights: Mapping[str, ForeignTensor], parts: Mapping[TensorFile, _Part]) -> dict[str, list[str]]:
+def _name_weights(weights: Mapping[str, ForeignTensor], parts: Mapping[KeptFile, _Part]) -> dict[str, list[str]]:
     """Return content id or mark -> the names of the weights that have it."""
     names = defaultdict[str, list[str]](list)
     for name, tensor in weights.items():
@@ -369,9 +401,9 @@ def _name_weights(weights: Mapping[str, ForeignTensor], parts: Mapping[TensorFil
 
 def _number(
     calls: Sequence[ForeignCall],
-    parts: Mapping[TensorFile, _Part],
+    parts: Mapping[KeptFile, _Part],
     names: Mapping[tuple[int, int], Mapping[str, Sequence[str]]],
-    files: dict[str, TensorFile],
+    files: dict[str, KeptFile],
 ) -> list[Call]:
     """Return the calls with their records, ordered by rank, step and completion; fills ``files``."""
     orders = Counter[tuple[int, int]]()
@@ -455,7 +487,7 @@ def _find_inputs(made: Sequence[Call], calls: Sequence[ForeignCall]) -> dict[str
     }
 
 
-def _enter(tensors: Mapping[str, ForeignTensor], parts: Mapping[TensorFile, _Part]) -> ContentEntries:
+def _enter(tensors: Mapping[str, ForeignTensor], parts: Mapping[KeptFile, _Part]) -> ContentEntries:
     """Return weights or inputs as a header has them.
 
     Where neither the tensor nor a checksum was kept, its smallest and its largest value stand for it: unlike a mean, these are
