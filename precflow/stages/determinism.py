@@ -211,6 +211,8 @@ def _find_unrepeatable(side: str, dump: Dump) -> list[str]:
 
 
 def _find_unseen(side: str, dump: Dump) -> list[str]:
+    if dump.header.tool:  # other tools leave outputs out
+        return []
     # The outputs of the root module's forward call are what the model returned.
     ends = [call for call in dump.calls() if (call.module, call.operator, call.phase) == (ROOT_MODULE, "", "forward")]
     hollow = sum(not call.outputs for call in ends)

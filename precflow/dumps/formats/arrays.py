@@ -65,7 +65,7 @@ def open_plain(path: Path, *, allow_unsealed: bool = False) -> Dump:
             continue
         base = "" if path.is_file() else file.relative_to(path).with_suffix("").as_posix().replace("/", ".")
         try:
-            members = list_members(file)
+            members = sorted(list_members(file), key=_count_numbers)
         except DumpError as error:
             damage.append(error.message)
             continue

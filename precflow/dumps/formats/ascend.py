@@ -12,6 +12,7 @@ Fields of the header (message ``DumpData``): 1 version, 2 time, 3 outputs, 4 inp
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -42,6 +43,7 @@ _FILE = re.compile(
 )
 _LENGTH = 8  # bytes before the header
 _LARGEST_HEADER = 1 << 24
+_MOST_LOOKED_AT = 100  # files, to recognize a dump of which some are damaged
 _DEEPEST = 6  # folders between what is given and the files
 _DTYPES = {
     1: "float32",
@@ -140,8 +142,7 @@ class Slot(NamedTuple):
 def is_ascend(path: Path) -> bool:
     """Tell whether there is such a file at a path, or in folders below it."""
     try:
-        first = next(_list_files(path), None)
-        return first is not None and _has_header(first)
+        return any(_has_header(file) for file in itertools.islice(_list_files(path), _MOST_LOOKED_AT))
     except OSError:
         return False
 

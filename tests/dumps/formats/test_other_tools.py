@@ -1,0 +1,410 @@
+"""Dumps of ptdbg_ascend, Ascend's runtime, transformers' debugger, and tensors in plain files."""
+
+import json
+import shutil
+import struct
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+import precflow
+from precflow.dumps.formats import ascend, find_format, read_dump
+from precflow.errors import DumpError
+
+RNG = np.random.default_rng(4)
+
+
+def outputs(dump):
+    return {record.text: record for call in dump.calls() for record in call.outputs}
+
+
+# Plain files
+
+
+@pytest.fixture
+def arrays():
+    return {f"layers.{number}.fc": RNG.standard_normal((3, 4)).astype(np.float32) for number in (2, 10)}
+
+
+def write_npy(folder, arrays):
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+
+
+def write_npz(folder, arrays):
+    np.savez(folder / "all.npz", **arrays)
+
+
+def write_safetensors(folder, arrays):
+    save_file(arrays, folder / "all.safetensors")
+
+
+def write_torch(folder, arrays):
+    torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, folder / "all.pt")
+
+
+@pytest.mark.parametrize("write", [write_npy, write_npz, write_safetensors, write_torch])
+def test_plain_files_have_the_names_of_modules(tmp_path, arrays, write):
+    sides = []
+    for name, factor in (("reference", 1.0), ("same", 1.0), ("target", 1.5)):
+        sides.append(tmp_path / name)
+        sides[-1].mkdir()
+        write(sides[-1], {key: (array * factor if "10" in key else array) for key, array in arrays.items()})
+    dump = read_dump(sides[0])
+    assert list(outputs(dump)) == ["layers.2.fc/forward.output.0", "layers.10.fc/forward.output.0"]
+    for record in outputs(dump).values():
+        np.testing.assert_array_equal(dump.tensor(record), arrays[record.whose.module])
+    assert dump.verify() == []
+    assert precflow.compare(sides[0], sides[1], evaluate=False).verdict == "aligned"
+    result = precflow.compare(sides[0], sides[2], evaluate=False)
+    assert (result.verdict, result.start) == ("misaligned", "layers.10.fc")
+
+
+def test_plain_files_are_compared_with_a_dump_of_ours(build, tmp_path, arrays):
+    dump = build("ours")
+    for name, array in arrays.items():
+        dump.call(name, "", [array])
+    ours = dump.write()
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    write_npy(theirs, arrays)
+    assert precflow.compare(ours, theirs, evaluate=False).verdict == "aligned"
+    np.save(theirs / "layers.2.fc.npy", arrays["layers.2.fc"] + 1)
+    assert precflow.compare(ours, theirs, evaluate=False).start == "layers.2.fc"
+
+
+def test_names_with_outputs_and_times(tmp_path):
+    for index, time in ((0, 1670205071724946), (1, 1670205071724946), (0, 1670205071799999)):
+        np.save(tmp_path / f"conv1_relu.{index}.{time}.npy", np.ones(3, np.float32))
+    assert list(outputs(read_dump(tmp_path))) == [
+        "conv1_relu/forward.output.0",
+        "conv1_relu~1/forward.output.0",
+        "conv1_relu/forward.output.1",
+    ]
+
+
+def test_one_file_with_several_tensors_is_a_dump(tmp_path, arrays):
+    write_safetensors(tmp_path, arrays)
+    assert len(outputs(read_dump(tmp_path / "all.safetensors"))) == 2
+    assert find_format(tmp_path / "all.safetensors").title == "plain files"
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"\x80\x04N."])
+def test_a_file_that_is_no_array_is_named(tmp_path, data):
+    np.save(tmp_path / "good.npy", np.ones(3, np.float32))
+    (tmp_path / "bad.npy").write_bytes(data)
+    assert "bad.npy" in " ".join(read_dump(tmp_path).damage)
+    (tmp_path / "good.npy").unlink()
+    with pytest.raises(DumpError, match=r"no tensor that can be read.*bad\.npy"):
+        read_dump(tmp_path)
+
+
+def test_an_array_of_objects_is_never_loaded(tmp_path):
+    np.save(tmp_path / "objects.npy", np.array([{}, []], object), allow_pickle=True)
+    with pytest.raises(DumpError, match="cannot be read"):
+        read_dump(tmp_path)
+
+
+# ptdbg_ascend
+
+
+def write_ptdbg(folder, *, dots, factor=1.0, data=False):
+    """Write what ptdbg_ascend writes of ``y = relu(x) + x``, as its source has it."""
+    folder.mkdir(parents=True)
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    relu = np.maximum(x, 0) * np.float32(factor)
+    lines = []
+    for operator, taken, made in (("relu", [x], relu), ("add", [relu, x], relu + x)):
+        kind = "Functional" if operator == "relu" else "Torch"
+        prefix = f"{kind}.{operator}.0.forward" if dots else f"{kind}_{operator}_0_forward"
+        joint = "." if dots else "_"
+        named = [(f"{prefix}{joint}input.{number}", array) for number, array in enumerate(taken)]
+        for name, array in [*named, (f"{prefix}{joint}output", made)]:
+            numbers = [float(array.max()), float(array.min()), float(array.mean())]
+            lines.append([name, 1, [], "torch.float32", list(array.shape), numbers])
+            if data:
+                (folder / "dump").mkdir(exist_ok=True)
+                np.save(folder / "dump" / f"{name}.npy", array)
+        lines.append([f"{prefix}{joint}stack_info", [["/x/train.py", "12", "forward", "y = relu(x) + x"]]])
+    (folder / "api.pkl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.mark.parametrize("dots", [False, True])
+def test_ptdbg_is_read_in_both_spellings(tmp_path, dots):
+    dump = read_dump(write_ptdbg(tmp_path / "a", dots=dots, data=True))
+    assert dump.header.tool == "ptdbg_ascend"
+    assert [call.name for call in dump.calls()] == ["(outside) / relu", "(outside) / add"]
+    assert dump.calls()[0].site == "train.py:12 in forward"
+    assert len(dump.calls()[1].inputs) == 2
+    same, other = (write_ptdbg(tmp_path / str(factor), dots=not dots, data=True, factor=factor) for factor in (1.0, 1.1))
+    assert precflow.compare(tmp_path / "a", same, evaluate=False).verdict == "aligned"
+    result = precflow.compare(tmp_path / "a", other, evaluate=False)
+    assert (result.verdict, result.start) == ("misaligned", "(outside) / relu")
+
+
+def test_without_tensors_the_largest_value_of_ptdbg_still_proves_a_difference(tmp_path):
+    sides = [write_ptdbg(tmp_path / str(factor), dots=False, factor=factor) for factor in (1.0, 1.1)]
+    again = shutil.copytree(sides[0], tmp_path / "again")
+    assert precflow.compare(sides[0], again, evaluate=False).verdict == "inconclusive"
+    assert precflow.compare(*sides, evaluate=False).verdict != "aligned"
+
+
+def test_lines_that_are_no_records_are_named(tmp_path):
+    dump = write_ptdbg(tmp_path / "a", dots=False)
+    with (dump / "api.pkl").open("a") as file:
+        file.write('["strange"]\n["Torch_add_1_forward_output", 1, [], "torch.float9", [2], [1, 2, 3]]\n')
+    damage = read_dump(dump).damage
+    assert "no line of ptdbg_ascend" in damage[0]
+    assert "float9" in damage[1]
+    (dump / "api.pkl").write_text((dump / "api.pkl").read_text() + '["Torch_add_2_forward_out')
+    assert len(read_dump(dump).damage) == 3
+
+
+# Ascend's runtime
+
+
+def number(value):
+    made = bytearray()
+    while True:
+        made.append(value & 127 | (128 if value > 127 else 0))
+        value >>= 7
+        if not value:
+            return bytes(made)
+
+
+def message(*fields):
+    made = b""
+    for place, value in fields:
+        if isinstance(value, int):
+            made += number(place << 3) + number(value) if value else b""
+        elif value:
+            made += number(place << 3 | 2) + number(len(value)) + value
+    return made
+
+
+def sizes(shape):
+    return message((1, b"".join(map(number, shape))))
+
+
+CODES = {np.dtype(kind): code for code, name in ascend._DTYPES.items() for kind in [ascend.NUMPY_DTYPES[name]]}
+
+
+def to_nz(array):
+    *lead, height, width = array.shape
+    rows, columns = -(-height // 16), -(-width // 16)
+    padded = np.zeros((*lead, rows * 16, columns * 16), array.dtype)
+    padded[..., :height, :width] = array
+    parts = padded.reshape(-1, rows, 16, columns, 16).transpose(0, 3, 1, 2, 4)
+    return parts.reshape(*lead, columns, rows, 16, 16)
+
+
+def to_nc1hwc0(array):
+    n, channels, height, width = array.shape
+    c1 = -(-channels // 16)
+    padded = np.zeros((n, c1 * 16, height, width), array.dtype)
+    padded[:, :channels] = array
+    return padded.reshape(n, c1, 16, height, width).transpose(0, 1, 3, 4, 2)
+
+
+def to_ndc1hwc0(array):
+    return to_nc1hwc0(array.transpose(0, 2, 1, 3, 4).reshape(-1, array.shape[1], *array.shape[3:])).reshape(
+        array.shape[0], array.shape[2], -(-array.shape[1] // 16), *array.shape[3:], 16
+    )
+
+
+def to_fractal_z(array):
+    n, channels, height, width = array.shape
+    c1, n1 = -(-channels // 16), -(-n // 16)
+    padded = np.zeros((n1 * 16, c1 * 16, height, width), array.dtype)
+    padded[:n, :channels] = array
+    return padded.reshape(n1, 16, c1, 16, height, width).transpose(2, 4, 5, 0, 1, 3).reshape(-1, n1, 16, 16)
+
+
+LAYOUTS = {
+    2: (lambda array: array, (3, 5)),
+    ascend.FRACTAL_NZ: (to_nz, (3, 77, 50)),
+    ascend.NC1HWC0: (to_nc1hwc0, (2, 19, 5, 7)),
+    ascend.NDC1HWC0: (to_ndc1hwc0, (2, 19, 3, 5, 7)),
+    ascend.FRACTAL_Z: (to_fractal_z, (20, 19, 3, 3)),
+}
+
+
+def write_operator(folder, name, inputs, outputs, *, time=1670205071724946, layout=2, kind="MatMul", original=""):
+    """Write the file of one operator; tensors are given as the graph has them."""
+    go, _ = LAYOUTS[layout]
+    slots, data = b"", b""
+    for tensors, place in ((inputs, 4), (outputs, 3)):
+        for array in tensors:
+            there = np.ascontiguousarray(go(array))
+            after = 1 if place == 3 else 0
+            origin = message((1, original.encode()), (2, 0)) if original and place == 3 else b""
+            slots += message(
+                (
+                    place,
+                    message(
+                        (1, CODES[array.dtype]),
+                        (2, layout),
+                        (3, sizes(there.shape)),
+                        *(((4, origin),) if place == 3 else ()),
+                        (5 + after, there.nbytes),
+                        (6 + after, sizes(array.shape)),
+                    ),
+                )
+            )
+            data += there.tobytes()
+    header = message((1, b"2.0"), (2, time)) + slots + message((6, name.encode()))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{kind}.{name.replace('/', '_').replace('.', '_')}.3.{time}"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
+    return path
+
+
+@pytest.mark.parametrize("dtype", CODES, ids=str)
+def test_all_types_of_ascend_are_read(tmp_path, dtype):
+    array = np.ones((3, 5), np.float32).cumsum().reshape(3, 5).astype(dtype)
+    write_operator(tmp_path, "net/op", [array], [array])
+    dump = read_dump(tmp_path)
+    record = outputs(dump)["net.op/forward.output.0"]
+    np.testing.assert_array_equal(dump.tensor(record).view(np.uint8), array.view(np.uint8))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
+def test_layouts_are_turned_back(tmp_path, layout, dtype):
+    array = RNG.standard_normal(LAYOUTS[layout][1]).astype(dtype)
+    write_operator(tmp_path, "op", [array], [array], layout=layout)
+    dump = read_dump(tmp_path)
+    found = dump.tensor(outputs(dump)["op/forward.output.0"])
+    assert found.shape == array.shape
+    np.testing.assert_array_equal(found.astype(np.float64), array.astype(np.float64))
+    located = dump.locate(outputs(dump)["op/forward.output.0"])
+    assert (located is not None) == (layout == 2)
+
+
+@given(height=st.integers(1, 40), width=st.integers(1, 40), lead=st.integers(1, 3))
+@settings(max_examples=30, deadline=None)
+def test_fractal_layouts_keep_every_element(height, width, lead):
+    array = np.arange(lead * height * width, dtype=np.float32).reshape(lead, height, width)
+    np.testing.assert_array_equal(ascend.restore_layout(to_nz(array), ascend.FRACTAL_NZ, array.shape), array)
+
+
+def test_the_folders_of_ascend_are_steps_and_ranks(tmp_path):
+    for device, index, factor in ((0, 0, 1.0), (0, 1, 2.0), (1, 0, 3.0), (1, 1, 4.0)):
+        array = np.full((2, 2), factor, np.float32)
+        write_operator(tmp_path / "20240101" / str(device) / "net" / "7" / str(index), "op", [array], [array])
+    dump = read_dump(tmp_path)
+    values = {(call.rank, call.step): float(dump.tensor(call.outputs[0])[0, 0]) for call in dump.calls()}
+    assert values == {(0, 0): 1, (0, 1): 2, (1, 0): 3, (1, 1): 4}
+    write_operator(tmp_path / "20240102" / "0" / "net" / "7" / "0", "op", [array], [array])
+    with pytest.raises(DumpError, match="several runs"):
+        read_dump(tmp_path)
+
+
+def test_a_fused_operator_goes_by_the_last_of_those_it_replaced(tmp_path):
+    array = np.ones((2, 2), np.float32)
+    write_operator(tmp_path, "fused_1_2", [array], [array], original="encoder/layers.0/relu")
+    assert list(outputs(read_dump(tmp_path))) == ["encoder.layers.0.relu/forward.output.0"]
+
+
+def test_a_fault_in_a_dump_of_ascend_is_found(tmp_path):
+    arrays = [RNG.standard_normal((4, 4)).astype(np.float32) for _ in range(3)]
+    for side, factor in (("a", 1.0), ("b", 1.0), ("c", 1.01)):
+        made = arrays[1] * np.float32(factor)
+        write_operator(tmp_path / side, "first", [arrays[0]], [made])
+        write_operator(tmp_path / side, "second", [made], [made + arrays[2]], time=1670205071724999)
+    assert precflow.compare(tmp_path / "a", tmp_path / "b", evaluate=False).verdict == "aligned"
+    result = precflow.compare(tmp_path / "a", tmp_path / "c", evaluate=False)
+    assert (result.verdict, result.start) == ("misaligned", "first")
+
+
+def test_files_that_were_cut_off_say_where(tmp_path):
+    array = np.ones((8, 8), np.float32)
+    path = write_operator(tmp_path, "op", [array], [array, array])
+    write_operator(tmp_path, "other", [array], [array])
+    whole = path.read_bytes()
+    for size in [*range(0, 120, 7), len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        damage = " ".join(read_dump(tmp_path).damage)
+        assert path.name in damage, size
+    assert "output 1 is cut short: it ends at byte" in damage
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_damage_of_a_header_is_more_than_an_error(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("fuzz")
+    array = np.ones((4, 4), np.float32)
+    path = write_operator(folder, "op", [array], [array])
+    whole = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(whole))
+    try:
+        dump = read_dump(folder)
+        for record in outputs(dump).values():
+            dump.tensor(record)
+    except DumpError:
+        pass
+
+
+def test_tensors_without_elements_and_without_dimensions(tmp_path):
+    write_operator(tmp_path, "empty", [], [np.empty((0, 3), np.float32)])
+    write_operator(tmp_path, "number", [], [np.array(2.5, np.float32)])
+    dump = read_dump(tmp_path)
+    found = outputs(dump)
+    assert dump.tensor(found["empty/forward.output.0"]).shape == (0, 3)
+    assert dump.tensor(found["number/forward.output.0"]) == 2.5
+
+
+# transformers' debugger
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory):
+    """Return the folders of two runs of a small model under transformers' debugger, the second one with a fault."""
+    from transformers import CLIPTextConfig, CLIPTextModel
+    from transformers.model_debugging_utils import model_addition_debugger_context
+
+    config = CLIPTextConfig(
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        vocab_size=50,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    folders = []
+    for name, factor, printed in (("a", 1.0, False), ("b", 1.0, False), ("c", 1.01, False), ("printed", 1.0, True)):
+        torch.manual_seed(0)
+        model = CLIPTextModel(config).eval()
+        fc1 = next(module for path, module in model.named_modules() if path.endswith("layers.1.mlp.fc1"))
+        with torch.no_grad():
+            fc1.weight *= factor
+            fc1.bias *= factor
+        folders.append(tmp_path_factory.mktemp(name))
+        with model_addition_debugger_context(model, debug_path=str(folders[-1]), use_repr=printed, do_prune_layers=False):
+            model(torch.arange(8)[None])
+    return folders
+
+
+def test_debug_trees_are_read_and_compared(trees):
+    dump = read_dump(trees[0])
+    assert dump.header.tool == "transformers' debugger"
+    assert any(name.endswith("encoder.layers.1.mlp.fc1/forward.output.0") for name in outputs(dump))
+    assert precflow.compare(trees[0], trees[1], evaluate=False).verdict == "aligned"
+    result = precflow.compare(trees[0], trees[2], evaluate=False)
+    assert result.verdict == "misaligned"
+    assert result.start.endswith("encoder.layers.1.mlp.fc1")
+
+
+def test_a_tree_of_printed_text_is_refused(trees):
+    with pytest.raises(DumpError, match="as printed text") as error:
+        read_dump(trees[3])
+    assert "use_repr=False" in error.value.next_step
