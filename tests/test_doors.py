@@ -16,7 +16,7 @@ from precflow.config.schema import RunConfig
 from precflow.dumps.formats import read_dump
 from precflow.errors import SideError
 from precflow.run.runner import run
-from precflow.stages import introduced
+from precflow.stages import evaluation, introduced
 from precflow.stages.two_dumps import make_job
 
 # What a run has and two dumps without a recipe do not: its name, its stages, and which metrics its tables show first.
@@ -162,11 +162,11 @@ def test_without_an_evaluation_the_verdict_says_so(record, monkeypatch):
     def fail(*_args, **_options):
         raise SideError("reference: torch cannot be imported", kind="workload")
 
-    monkeypatch.setattr(introduced, "run_agent", fail)
+    monkeypatch.setattr(evaluation, "run_agent", fail)
     said = "no call was evaluated in float64: reference: torch cannot be imported"
     assert warned(through_the_verb(folders), through_the_recipe(folders)) == [said]
     few = record("reference-statistics", detail="statistics"), record("target-statistics", detail="statistics", eps=1e-2)
-    assert warned(through_the_verb(few), through_the_recipe(few)) == [introduced.NOTHING_KEPT]
+    assert warned(through_the_verb(few), through_the_recipe(few)) == [evaluation.NOTHING_KEPT]
 
 
 def test_a_tensor_has_the_status_that_it_has_in_a_dump(record):

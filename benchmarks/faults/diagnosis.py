@@ -21,7 +21,7 @@ from precflow.config.composition import compose
 from precflow.diagnosis.findings import Suspect
 from precflow.dumps.formats import read_dump
 from precflow.run.jobs import make_job
-from precflow.stages import introduced, noise
+from precflow.stages import evaluation, introduced, noise
 from precflow.stages.advise import read_findings
 from precflow.stages.artifacts import cache_reads, write_lines, write_value
 from precflow.stages.job import Job
@@ -80,7 +80,7 @@ def diagnose(reference: Path, target: Path, folder: Path, floors: Path | None = 
     began = time.perf_counter()
     job = _job(reference, target)
     made: dict[str, Path] = {} if floors is None else {noise.NAME: floors}
-    with cache_reads(), mock.patch.object(introduced, "_ask_agent", _evaluate_here):
+    with cache_reads(), mock.patch.object(evaluation, "evaluate_here", _evaluate_here):
         for stage in instances(job.config):
             if stage.name == "report":
                 continue

@@ -5,6 +5,11 @@ Keys are ``Dataclass.field``. A field that holds a list allows these words as it
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
 from precflow.agent.contract import (
     CHECKED,
     COMPILED_CHOICES,
@@ -31,23 +36,7 @@ SEEDED = "seeded"  # what shipped workloads take in place of a file of weights
 _OF_FILES = frozenset("weights tokenizer path file folder directory dir checkpoint".split())
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
-_STAGES = (
-    "environment",
-    "dump",
-    "curves",
-    "noise",
-    "as_is",
-    "determinism",
-    "compare",
-    "judge",
-    "localize",
-    "region",
-    "introduced",
-    "operators",
-    "advise",
-    "whatif",
-    "report",
-)
+_STAGE = re.compile(r'^STAGE = Stage\(\s*name="([a-z_]+)[^"]*",\s*place=(\d+),', re.MULTILINE)
 
 WORDS = {
     "Workload.mode": ("eval", "train"),
@@ -77,7 +66,6 @@ WORDS = {
     "Accepted.phase": ("", *PHASES),
     "Report.formats": ("html", "markdown", "json", "junit", "csv", "xlsx", "parquet"),
     "Executor.name": ("local", "dask"),
-    "RunConfig.stages": _STAGES,
     "RunConfig.sides": SIDES,
     "RunConfig.output": ("auto", "terminal", "ci", "quiet"),
 }
@@ -98,7 +86,22 @@ def allowed_words(field: str) -> tuple[str, ...] | None:
     """Return the words that ``Dataclass.field`` may take, or ``None`` where any text will do."""
     if field == "Curve.standard":
         return ("", *(name for name in standards.names() if standards.judges_losses(name)))
+    if field == "RunConfig.stages":
+        return list_stages()
     return standards.names() if field == "Tolerance.standards" else WORDS.get(field)
+
+
+@lru_cache(maxsize=1)
+def list_stages() -> tuple[str, ...]:
+    """Return the names of all stages in the order in which they run.
+
+    They are read from the text of ``precflow/stages``, which this package must not import: each file there says its own.
+    """
+    spec = find_spec("precflow.stages")
+    folders = spec.submodule_search_locations if spec else None
+    texts = [file.read_text(encoding="utf-8") for folder in folders or () for file in sorted(Path(folder).rglob("*.py"))]
+    found = sorted((int(place), name) for text in texts for name, place in _STAGE.findall(text))
+    return tuple(dict.fromkeys(name for _, name in found))
 
 
 def names_file(key: str) -> bool:

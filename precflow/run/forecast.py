@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from precflow.run.steps import RunFolder, resolve
 from precflow.run.store import Sealed
-from precflow.stages.job import Job, Stage
+from precflow.stages.job import Instance, Job
 
 
 class Forecast:
@@ -22,11 +22,11 @@ class Forecast:
         self._before: dict[str, float | None] = {}
         self._now: dict[str, float] = {}
 
-    def learn(self, stage: Stage, seconds: float) -> None:
+    def learn(self, stage: Instance, seconds: float) -> None:
         """Note what a stage took in this run: where nothing else is known, the other side takes about as long."""
         self._now[stage.kind] = seconds
 
-    def look_ahead(self, running: Stage, left: Sequence[Stage], done: Mapping[str, Sealed]) -> list[float | None]:
+    def look_ahead(self, running: Instance, left: Sequence[Instance], done: Mapping[str, Sealed]) -> list[float | None]:
         """Return the seconds that the running stage and each one after it take; ``None`` where nothing shows that.
 
         A stage that is kept takes none. One that reads what is made now is made again too.
@@ -45,7 +45,7 @@ class Forecast:
             ahead.append(self._find_seconds(stage))
         return ahead
 
-    def _find_seconds(self, stage: Stage) -> float | None:
+    def _find_seconds(self, stage: Instance) -> float | None:
         if stage.name not in self._before:
             like = next(iter(self._where.store.list_sealed(stage.name)), None)
             self._before[stage.name] = None if like is None else like.seconds

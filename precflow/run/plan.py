@@ -15,7 +15,6 @@ from precflow.run.sizes import describe_sizes, estimate_sizes
 from precflow.run.steps import Agenda, RunFolder, Step, locate_run, refuse_other_recipe, resolve, use_what_is_there
 from precflow.run.store import Sealed
 from precflow.stages.job import Job
-from precflow.stages.registry import escalates
 from precflow.stages.second_pass import region
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ def _estimate_cost(step: Step, where: RunFolder, sizes: Mapping[str, int]) -> tu
 
 def _describe_second_pass(job: Job, done: Mapping[str, Sealed]) -> list[str]:
     """Return a note on the second pass of escalating capture: what pass 1 decided, or that it has not decided yet."""
-    if not escalates(job.config):
+    if not region.escalates(job.config):
         return []
     if region.NAME in done:
         return [f"Pass 2 of escalating capture: {region.read_scope(done[region.NAME].folder).why}"]

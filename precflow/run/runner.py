@@ -38,7 +38,7 @@ from precflow.stages.artifacts import cache_reads, read_plain
 from precflow.stages.commands import command_for_side
 from precflow.stages.dump import is_given
 from precflow.stages.introduced import read_conclusion
-from precflow.stages.job import Job, Stage
+from precflow.stages.job import Instance, Job
 from precflow.stages.report import read_model
 from precflow.stages.second_pass import region
 from precflow.streams import is_unicode, say
@@ -226,7 +226,7 @@ def _show_bytes(tell: progress.Progress) -> Callable[[int, int], None]:
 
 
 def _begin_beside(  # noqa: PLR0913, PLR0917  each is a fact of its own
-    beside: Beside, step: steps.Step, following: Stage | None, job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]
+    beside: Beside, step: steps.Step, following: Instance | None, job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]
 ) -> None:
     """Begin to make the following instance too, where it may be made while this one is."""
     if following is not None:

@@ -25,7 +25,7 @@ from precflow.run.remote.filesystem import Address
 from precflow.run.remote.sharing import Remote
 from precflow.run.store import Sealed, Store
 from precflow.stages import as_is, noise, registry
-from precflow.stages.job import Job, Stage
+from precflow.stages.job import Instance, Job
 from precflow.stages.second_pass import region
 
 FORGONE = frozenset([noise.KIND, as_is.KIND])  # kinds without which a run goes on where the machine of a side has not made them
@@ -93,7 +93,7 @@ class Step:
         sealed: The finished instance, if it is kept.
     """
 
-    stage: Stage
+    stage: Instance
     state: str
     key: str
     because: str = ""
@@ -114,29 +114,29 @@ class Agenda:
         self._target_made = is_target_made(job, where)
         self._forgone = set[str]()
         self._left = deque(select_stages(job.config, target_made=self._target_made))
-        self.postponed: list[Stage] = []
+        self.postponed: list[Instance] = []
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[Instance]:
         """Yield the instances that are left; the list may change between two of them."""
         while self._left:
             yield self._left.popleft()
 
     @property
-    def following(self) -> Stage | None:
+    def following(self) -> Instance | None:
         """The instance that comes next, as far as is known; ``None`` behind the last one."""
         return self._left[0] if self._left else None
 
     @property
-    def left(self) -> Sequence[Stage]:
+    def left(self) -> Sequence[Instance]:
         """The instances that come, as far as is known."""
         return tuple(self._left)
 
-    def learn(self, stage: Stage, sealed: Sealed) -> None:
+    def learn(self, stage: Instance, sealed: Sealed) -> None:
         """Take a finished instance into account: a region that needs no second pass ends the capture."""
         if stage.name == region.NAME and not region.read_scope(sealed.folder).needed:
             self._drop_second_pass()
 
-    def postpone(self, stage: Stage) -> bool:
+    def postpone(self, stage: Instance) -> bool:
         """Leave an instance to another machine; return whether the run can end without it.
 
         Only dumps of the second pass can be left. If the other side runs here, its second pass is still recorded; the verdict
@@ -148,7 +148,7 @@ class Agenda:
         self._drop_second_pass(keep=[other for other in self._left if other.scope_needs])
         return True
 
-    def forgo(self, stage: Stage) -> bool:
+    def forgo(self, stage: Instance) -> bool:
         """Go on without an instance that the machine of its side has not made; return whether the run can.
 
         Without a noise floor fixed limits apply. Without what a side computes as it is the verdict says that it was not run.
@@ -161,7 +161,7 @@ class Agenda:
         self._left = deque(each for each in every if each.name in left)
         return True
 
-    def _drop_second_pass(self, keep: Sequence[Stage] = ()) -> None:
+    def _drop_second_pass(self, keep: Sequence[Instance] = ()) -> None:
         # The stages behind the region come from a new selection: without a second pass `advise` and `report` have other needs.
         first_pass = select_stages(self._config, second_pass=False, target_made=self._target_made, forgone=self._forgone)
         names = [stage.name for stage in first_pass]
@@ -200,7 +200,7 @@ def refuse_other_recipe(config: RunConfig, where: RunFolder) -> None:
 
 def select_stages(
     config: RunConfig, *, second_pass: bool = True, target_made: bool = False, forgone: Collection[str] = ()
-) -> list[Stage]:
+) -> list[Instance]:
     """Return the stage instances of this run, each after those that it needs.
 
     A side that does not run here contributes its dump only; with the reference alone there is nothing to judge yet.
@@ -256,7 +256,7 @@ def _add_needs(config: RunConfig) -> RunConfig:
     """
     while True:
         needed = {name.partition("@")[0].partition(".")[0] for stage in select_stages(config) for name in stage.needs}
-        more = [kind for kind in registry.NAMES if kind in needed and kind not in {*config.stages, _DUMP, region.NAME}]
+        more = [kind for kind in registry.list_names() if kind in needed and kind not in {*config.stages, _DUMP, region.NAME}]
         if not more:
             return config
         config = replace(config, stages=(*config.stages, *more))
@@ -265,7 +265,7 @@ def _add_needs(config: RunConfig) -> RunConfig:
 def is_target_made(job: Job, where: RunFolder) -> bool:
     """Return whether the reference runs here for its second pass: the target was recorded elsewhere in the meantime."""
     config = job.config
-    if tuple(config.sides) != ("reference",) or config.target.dump or not registry.escalates(config):
+    if tuple(config.sides) != ("reference",) or config.target.dump or not region.escalates(config):
         return False
     target = next(stage for stage in registry.instances(config) if stage.name == "dump.target")
     return resolve(target, job, where, {}).state == "kept"
@@ -277,12 +277,12 @@ def check_stages(config: RunConfig) -> None:
     Raises:
         ConfigError: A name is unknown.
     """
-    unknown = [name for name in config.stages if name not in registry.NAMES]
+    unknown = [name for name in config.stages if name not in registry.list_names()]
     if unknown:
-        raise ConfigError(f"stages: no stage {', '.join(unknown)}; there are {', '.join(registry.NAMES)}")
+        raise ConfigError(f"stages: no stage {', '.join(unknown)}; there are {', '.join(registry.list_names())}")
 
 
-def resolve(stage: Stage, job: Job, where: RunFolder, done: Mapping[str, Sealed]) -> Step:
+def resolve(stage: Instance, job: Job, where: RunFolder, done: Mapping[str, Sealed]) -> Step:
     """Decide whether one stage instance is kept, has to run, or is missing.
 
     Args:
@@ -331,7 +331,7 @@ def missing_side_error(step: Step, command: str) -> StoreError:
     )
 
 
-def _find_on_other_machine(stage: Stage, where: RunFolder, declared: Mapping[str, Any]) -> Step:
+def _find_on_other_machine(stage: Instance, where: RunFolder, declared: Mapping[str, Any]) -> Step:
     """Look for a dump that another machine made, by the first part of its key; the other part only that machine knows."""
     prefix = _compute_declaration_key(stage, declared)
     matching = where.search(stage.name, prefix)
@@ -348,7 +348,7 @@ def _find_on_other_machine(stage: Stage, where: RunFolder, declared: Mapping[str
     return Step(stage, "missing", prefix, because=f"the {stage.side} in {where.place} is of another recipe: {differing}")
 
 
-def _declare(stage: Stage, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
+def _declare(stage: Instance, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:
     """Return what the key is made of. It is also written beside the artifacts, so secrets are taken out of it."""
     scope = {} if stage.declare_scope is None else stage.declare_scope({name: done[name].folder for name in stage.scope_needs})
     left = {"left": {name: _find_left(done[name], stage.reads_left) for name in stage.needs}} if stage.reads_left else {}
@@ -361,11 +361,11 @@ def _find_left(sealed: Sealed, places: Sequence[str]) -> dict[str, str]:
     return {name: checksum for name, checksum in sealed.files.items() if name.partition("/")[0] in places}
 
 
-def _compute_declaration_key(stage: Stage, declared: Mapping[str, Any]) -> str:
+def _compute_declaration_key(stage: Instance, declared: Mapping[str, Any]) -> str:
     return keys.digest([stage.name, declared])[:_DECLARED_DIGITS]
 
 
-def _compute_key(stage: Stage, job: Job, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
+def _compute_key(stage: Instance, job: Job, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
     """Return the key of an instance.
 
     A stage that runs on a machine of its own (``locate``) has a key of two parts, DECLARATION-MACHINE. Another machine, which
@@ -389,7 +389,7 @@ def digest_own_code(*, of_agent: bool) -> str:
     return keys.digest([keys.file_digest(file) for file in files])
 
 
-def _explain_run(stage: Stage, where: RunFolder, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
+def _explain_run(stage: Instance, where: RunFolder, declared: Mapping[str, Any], done: Mapping[str, Sealed]) -> str:
     """Return why an instance has to run: what differs from the last one that a run of this folder used."""
     known = where.store.list_sealed(stage.name)
     before = next((sealed for sealed in known if sealed.key == where.manifest.last(stage.name)), None)

@@ -1,1 +1,1 @@
-"""The stages of a run, one file each; they connect the other packages, and `registry` lists them in order."""
+"""The stages of a run, one file each; they connect the other packages, and `registry` finds them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ from precflow.diagnosis.advice.repro import SCRIPT
 from precflow.diagnosis.evidence.collect import collect, keep_tensors
 from precflow.diagnosis.evidence.of_run.curves import gather_curves
 from precflow.diagnosis.findings import Finding
-from precflow.stages import curves, introduced
+from precflow.stages import curves
 from precflow.stages.artifacts import read_lines, write_lines
 from precflow.stages.commands import key_of
 from precflow.stages.comparison import read_comparison
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.second_pass.passes import newest, second
+from precflow.stages.second_pass.passes import second
 from precflow.stages.second_pass.region import NAME, read_scope
 
 FINDINGS_FILE = "findings.jsonl"
@@ -30,24 +30,6 @@ REPRO = "repro"
 def read_findings(folder: Path) -> list[Finding]:
     """Return the findings, best first."""
     return read_lines(folder / FINDINGS_FILE, Finding)
-
-
-def stage(*, second_pass: bool, escalating: bool = False, evaluates: bool = False) -> Stage:
-    """Return the stage.
-
-    Args:
-        second_pass: There is a second pass, whose results are used in place of the first one's.
-        escalating: There is a ``region`` stage, which says whether a second pass is needed.
-        evaluates: There is an ``introduced`` stage, whose suspects and statuses are used.
-    """
-    needs = ("dump.reference", "dump.target", "determinism", "compare", "judge", "localize")
-    more = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
-    return Stage(name="advise", needs=(*newest(needs, second_pass=second_pass), *more), declare=_declare, make=_make, version=4)
-
-
-def curves_stage() -> Stage:
-    """Return the stage for a run that compares nothing but curves."""
-    return Stage(name="advise", needs=(curves.NAME,), declare=_declare, make=_make_of_curves)
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -78,17 +60,17 @@ def collect_evidence(job: Job, needs: Mapping[str, Path], *, repro: Path | None 
     return collect(read_comparison(job, needs), repro)
 
 
-def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    evidence = {"recipe": job.config.recipe, **gather_curves(curves.read_outcomes(needs))}
-    return _write_findings(_advise(job, evidence), folder)
-
-
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    evidence = collect_evidence(job, needs, repro=folder / REPRO)
+    if curves.are_all(job.config):
+        evidence = {"recipe": job.config.recipe, **gather_curves(curves.read_outcomes(needs))}
+    else:
+        evidence = collect_evidence(job, needs, repro=folder / REPRO)
     if NAME in needs and second("judge") not in needs and read_scope(needs[NAME]).needed:
         # The second pass waits for the other side. It records the suspects' tensors, so no finding has to propose to keep them.
         evidence["keep_tensors"] = ""
-    return _write_findings(_advise(job, evidence), folder)
+    findings = _advise(job, evidence)
+    write_lines(folder / FINDINGS_FILE, findings)
+    return StageResult(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")
 
 
 def _advise(job: Job, evidence: Mapping[str, Any]) -> list[Finding]:
@@ -115,6 +97,21 @@ def leave_out_idle(job: Job, finding: Finding) -> Finding:
     )
 
 
-def _write_findings(findings: Sequence[Finding], folder: Path) -> StageResult:
-    write_lines(folder / FINDINGS_FILE, findings)
-    return StageResult(note=f"{findings[0].rule} {findings[0].title}" if findings else "no findings")
+STAGE = Stage(
+    name="advise",
+    place=250,
+    reads=(
+        "dump",
+        "curves",
+        "determinism",
+        "compare",
+        "judge",
+        "localize",
+        "region",
+        "introduced",
+        "whatif.suspects_alone",
+    ),
+    declare=_declare,
+    make=_make,
+    without_records=True,
+)

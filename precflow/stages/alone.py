@@ -10,26 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import CALLS_FILE, REPLAYED_FILE
+from precflow.config.schema import RunConfig
+from precflow.config.sections.whatifs import SUSPECTS_ALONE
 from precflow.diagnosis.advice.whatif import OUTCOMES_FILE, describe
 from precflow.diagnosis.alone import RunAlone, conclude_alone, decide_alone
 from precflow.diagnosis.evaluation import pair_calls, write_calls
 from precflow.dumps.requests import environment_request
 from precflow.sides.launch import REQUEST_FILE
-from precflow.stages import introduced
+from precflow.stages import evaluation, introduced
 from precflow.stages.artifacts import read_json_lines, read_lines, write_lines
-from precflow.stages.job import Job, Stage, StageResult, ask_agent
-from precflow.stages.second_pass.passes import newest, open_both
+from precflow.stages.job import Job, Stage, StageResult, ask_agent, tries_whatifs
+from precflow.stages.second_pass.passes import open_both
 
 NAME = "whatif.suspects_alone"
 RUNS_FILE = "alone.jsonl"
 _MOST = 32  # suspects
-
-
-def stage(*, second_pass: bool) -> Stage:
-    """Return the stage; with a second pass it reads the tensors of both passes."""
-    needs = newest(("dump.reference", "dump.target", "judge", "localize"), second_pass=second_pass)
-    evaluated = (introduced.EVALUATION, introduced.NAME)
-    return Stage(name=NAME, needs=("environment.target", *needs, *evaluated), declare=_declare, make=_make)
 
 
 def read_alone(needs: Mapping[str, Path]) -> list[RunAlone]:
@@ -60,7 +55,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     runs = decide_alone(
         suspects,
         introduced.read_introduced(needs),
-        introduced.read_evaluated(needs[introduced.EVALUATION]),
+        evaluation.read_evaluated(needs[evaluation.NAME]),
         read_json_lines(folder / REPLAYED_FILE) if written.pairs else [],
         {pair.name: pair.reference.operator or pair.reference.class_name for pair in pairs},
     )
@@ -70,3 +65,17 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     write_lines(folder / RUNS_FILE, runs)
     write_lines(folder / OUTCOMES_FILE, [outcome])
     return StageResult(note=describe(outcome))
+
+
+def _is_planned(config: RunConfig) -> bool:
+    return SUSPECTS_ALONE in config.whatif and tries_whatifs(config) and evaluation.is_planned(config)
+
+
+STAGE = Stage(
+    name="whatif.suspects_alone",
+    place=240,
+    reads=("environment.target", "dump", "judge", "localize", "introduced"),
+    declare=_declare,
+    make=_make,
+    parts=lambda config: ("",) if _is_planned(config) else (),
+)

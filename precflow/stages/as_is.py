@@ -10,7 +10,6 @@ draws on the CPU, unless both sides are of one kind; and with ``determinism.repe
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from precflow.config.schema import SIDES, RunConfig
 from precflow.dumps.requests import as_is_request, describe_as_is
 from precflow.environment.as_is import AGAIN, AS_IT_IS, MOVED, NotedRun, SideRuns, is_whole, read_run, read_side
 from precflow.stages import dump
-from precflow.stages.job import Job, Stage, StageResult, ask_agent
+from precflow.stages.job import Job, Stage, StageResult, ask_agent, is_chosen
 from precflow.stages.noise import files_put_back
 
 KIND = "as_is"
@@ -39,7 +38,7 @@ def is_planned(config: RunConfig) -> bool:
 
 def explain_left_out(config: RunConfig) -> str:
     """Return why the sides are not run as they are, in words; ``""`` if they are."""
-    if config.determinism.as_is != CHECKED or (config.stages and KIND not in config.stages):
+    if config.determinism.as_is != CHECKED or not is_chosen(config, KIND):
         return "determinism.as_is=checked does that"
     given = [side for side in SIDES if getattr(config, side).dump or getattr(config, side).log]
     if given:
@@ -49,19 +48,6 @@ def explain_left_out(config: RunConfig) -> str:
     if not (config.workload.script or config.workload.optimizer):
         return "it has no optimizer, whose steps are followed"
     return ""
-
-
-def stage(side: str) -> Stage:
-    """Return the stage of one side."""
-    return Stage(
-        name=name_of(side),
-        needs=(f"environment.{side}",),
-        declare=functools.partial(_declare, side),
-        make=functools.partial(_make, side),
-        locate=functools.partial(dump.locate, side),
-        side=side,
-        resumes=True,
-    )
 
 
 def read_sides(needs: Mapping[str, Path], config: RunConfig) -> dict[str, SideRuns]:
@@ -116,3 +102,16 @@ def _run(side: str, job: Job, folder: Path, *, moved: bool) -> tuple[NotedRun, .
         )
         ask_agent(job, side, request, folder)
     return read_run(folder, ranks)
+
+
+STAGE = Stage(
+    name="as_is",
+    place=50,
+    reads=("environment",),
+    declare=_declare,
+    make=_make,
+    parts=lambda config: SIDES if is_planned(config) else (),
+    of_side=True,
+    locate=dump.locate,
+    resumes=True,
+)

@@ -63,6 +63,8 @@ def _locate_installed(packages: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    if second("dump.reference") in needs:
+        return _measure_anew(job, folder, needs)
     blocked = bool(read_reproduction(needs["determinism"]).blockers)
     sides = [needs[f"dump.{side}"] for side in ("reference", "target")]
     measures = [] if blocked else _compare(job, folder, sides, job.config.environment.same)
@@ -111,7 +113,7 @@ def choose_executor(job: Job, declared: DeclaredMetrics) -> Executor:
     return Threads(job.config.executor.threads) if is_local else choose(job.config.executor, declared)
 
 
-def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+def _measure_anew(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     """Measure the records of the second pass, and let them replace the estimates of the first pass."""
     first = read_measures(needs["compare"])
     blocked = bool(read_reproduction(needs[second("determinism")]).blockers)
@@ -124,13 +126,4 @@ def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResu
     return StageResult(note=note, damaged=_has_unreadable(measures))
 
 
-STAGE = Stage(
-    name="compare", needs=("dump.reference", "dump.target", "determinism"), declare=_declare, make=_make, resumes=True
-)
-SECOND = Stage(
-    name=second(STAGE.name),
-    needs=(STAGE.name, second("determinism"), second("dump.reference"), second("dump.target")),
-    declare=_declare,
-    make=_make_second,
-    resumes=True,
-)
+STAGE = Stage(name="compare", place=70, reads=("dump", "determinism"), declare=_declare, make=_make, repeats=True, resumes=True)

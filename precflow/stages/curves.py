@@ -29,7 +29,7 @@ from precflow.errors import CurveError
 from precflow.judgement import standards
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import open_dump
-from precflow.stages.job import Job, Stage, StageResult
+from precflow.stages.job import Job, Stage, StageResult, is_chosen
 
 NAME = "curves"
 OUTCOMES_FILE = "curves.json"
@@ -39,12 +39,6 @@ _LEFT = (OUTPUT_FILE, FILES_FOLDER)  # what a run leaves beside its dump
 def are_all(config: RunConfig) -> bool:
     """Tell whether curves are all that there is to compare: a side has a log and no dump."""
     return any(_reads_log(config, side) and not getattr(config, side).dump for side in SIDES)
-
-
-def stage(config: RunConfig) -> Stage:
-    """Return the stage."""
-    needs = tuple(f"dump.{side}" for side in SIDES if not _reads_log(config, side))
-    return Stage(name=NAME, needs=needs, declare=_declare, make=_make, reads_left=_LEFT)
 
 
 def read_outcomes(needs: Mapping[str, Path]) -> list[CurveOutcome]:
@@ -158,3 +152,16 @@ def _find_file(folder: Path, name: str, side: str, curve: str) -> Path:
         f"the run of the {side} has left no file {name} for the curve {curve}; kept are: {', '.join(kept[:10]) or 'none'}",
         next_step=f"keep it: workload.files=[{name}]",
     )
+
+
+STAGE = Stage(
+    name="curves",
+    place=30,
+    reads=(),
+    declare=_declare,
+    make=_make,
+    parts=lambda config: ("",) if are_all(config) or (config.curves and is_chosen(config, NAME)) else (),
+    reads_also=lambda config, _: tuple(f"dump.{side}" for side in SIDES if not _reads_log(config, side)),
+    without_records=True,
+    reads_left=_LEFT,
+)

@@ -129,6 +129,8 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    if second("dump.reference") in needs:
+        return _add_second_pass(folder, needs)
     same = job.config.environment.same
     dumps = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
     reference, target = see_through_rules(dumps[0], dumps[1], job.config.pairing.rules, same)
@@ -154,9 +156,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     return StageResult(note=note, damaged=bool(reproduction.incomplete))
 
 
-def _make_second(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+def _add_second_pass(folder: Path, needs: Mapping[str, Path]) -> StageResult:
     """Add what the second pass shows: it has to repeat the first one, bitwise for the records whose content ids are known."""
-    del job
     first_pass = read_reproduction(needs["determinism"])
     blockers, incomplete, unrepeated, unknown = [*first_pass.blockers], [*first_pass.incomplete], [], 0
     for side in ("reference", "target"):
@@ -236,10 +237,4 @@ def _describe(reproduction: Reproduction, same: Sequence[str], how: str) -> str:
     return f"{listed} are the same; both sides repeat themselves {how}"
 
 
-STAGE = Stage(name="determinism", needs=("dump.reference", "dump.target"), declare=_declare, make=_make, version=4)
-SECOND = Stage(
-    name=second(STAGE.name),
-    needs=(*STAGE.needs, STAGE.name, *map(second, STAGE.needs)),
-    declare=_declare,
-    make=_make_second,
-)
+STAGE = Stage(name="determinism", place=60, reads=("dump",), declare=_declare, make=_make, repeats=True)

@@ -1,8 +1,7 @@
-"""Stage ``dump``: the workload of one side, recorded by its agent, or a dump that the user gives (``SIDE.dump=PATH``)."""
+"""Stage ``dump``: the workload of one side, recorded by its agent. :mod:`given_dump` has the dumps that a user gives."""
 
 from __future__ import annotations
 
-import functools
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,48 +11,33 @@ from typing import Any
 
 from precflow import keys
 from precflow.agent import intake, redaction
-from precflow.agent.contract import CHECKED, CHECKSUM, CHOICES_FILE, HEADER_FILE, NONE, WHEN_NEEDED, script_module
+from precflow.agent.contract import (
+    CHECKED,
+    CHECKSUM,
+    CHOICES_FILE,
+    HEADER_FILE,
+    NONE,
+    RECORDED,
+    WHEN_NEEDED,
+    script_module,
+)
+from precflow.config.schema import SIDES, RunConfig
 from precflow.config.sections.store_address import is_address
 from precflow.config.trust import TARGET
 from precflow.config.vocabulary import SEEDED, names_file
 from precflow.diagnosis.given_choices import write_choices
-from precflow.dumps.formats import find_format, read_dump
+from precflow.dumps.formats import read_dump
 from precflow.dumps.protocol import Dump
-from precflow.dumps.requests import CaptureRules, describe_side, dump_request
+from precflow.dumps.requests import CaptureRules, describe_side, dump_request, gives_choices
 from precflow.environment import code_digests
 from precflow.environment.requirements import check_free_disk, refuse_missing
-from precflow.errors import DumpError
 from precflow.sides.interpreter import find_origins, take_fingerprint
-from precflow.stages.artifacts import read_once, read_plain, write_value
+from precflow.stages.artifacts import read_once, read_plain
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 
 GIVEN_FILE = "given.json"
 _REFERENCE = "dump.reference"
 _KNOWN = frozenset(["precflow", "torch"])  # no digest of their code is taken: every key has their versions
-
-
-def stage(side: str, *, after_reference: bool = False) -> Stage:
-    """Return the stage that runs and records one side; ``after_reference``: it is given the reference's choices or batches."""
-    return Stage(
-        name=f"dump.{side}",
-        needs=(f"environment.{side}", *((_REFERENCE,) if after_reference else ())),
-        declare=functools.partial(declare, side),
-        make=functools.partial(_make, side),
-        locate=functools.partial(locate, side),
-        side=side,
-        resumes=True,
-    )
-
-
-def make_given_stage(side: str) -> Stage:
-    """Return the stage that reads the user's own dump of one side."""
-    return Stage(
-        name=f"dump.{side}",
-        needs=(),
-        declare=functools.partial(_declare_given, side),
-        make=functools.partial(_make_given, side),
-        locate=functools.partial(_locate_given, side),
-    )
 
 
 def open_dump(folder: Path) -> Dump:
@@ -64,10 +48,11 @@ def open_dump(folder: Path) -> Dump:
 def _open(folder: Path) -> Dump:  # a function of its own: `read_once` keeps what it returns
     if not is_given(folder):
         return read_dump(folder)
-    return read_once(_open_anything, Path(read_plain(folder / GIVEN_FILE)["path"]))
+    return read_once(open_anything, Path(read_plain(folder / GIVEN_FILE)["path"]))
 
 
-def _open_anything(path: Path) -> Dump:
+def open_anything(path: Path) -> Dump:
+    """Open a dump, sealed or not."""
     return read_dump(path, allow_unsealed=True)
 
 
@@ -289,38 +274,21 @@ def identify(folder: Path) -> str:
     return keys.digest({key: value for key, value in plain.items() if key not in {"id", "seconds", "declared", CHECKSUM}})
 
 
-def _declare_given(side: str, job: Job) -> Mapping[str, Any]:
-    return {"content": _open_given(side, job).header.content}
+def _read_reference(config: RunConfig, side: str) -> tuple[str, ...]:
+    """Return the dump of the reference if a side is given its choices, or the batches that it has recorded."""
+    return (_REFERENCE,) if side == "target" and (gives_choices(config) or config.determinism.data == RECORDED) else ()
 
 
-def _locate_given(side: str, job: Job) -> Mapping[str, Any]:
-    """Return where the dump is, with the size and time of each file, so that a copy or a changed dump is verified again."""
-    dump = _open_given(side, job)
-    path = dump.path.resolve()
-    beside = path if path.is_dir() else path.parent
-    files = beside.rglob("*") if dump.header.tool else [path / HEADER_FILE, *path.glob("rank*/step*/*")]
-    stats = {file.relative_to(beside).as_posix(): file.stat() for file in files if file.is_file()}
-    return {"path": str(path), "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in sorted(stats.items())}}
-
-
-def _make_given(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    """Read and verify every byte once: the header of a damaged copy is that of the whole dump, and would give the same key."""
-    del needs
-    dump = _open_given(side, job)
-    damage = dump.verify() if dump.sealed else []
-    write_value(folder / GIVEN_FILE, {"path": str(dump.path.resolve()), "damage": damage})
-    if not dump.sealed:  # without a header there is no identity but that of all its files
-        return StageResult(note="given, never sealed", seal=keys.file_digest(dump.path))
-    whole = dump.header.content if dump.header.tool else identify(dump.path)
-    return StageResult(
-        note=f"given, {damage[0] if damage else dump.header.tool or 'sealed'}",
-        seal=keys.digest([whole, damage]) if damage else whole,
-    )
-
-
-def _open_given(side: str, job: Job) -> Dump:
-    path = Path(job.side(side).dump).expanduser()
-    if not path.is_dir() and find_format(path) is None:
-        problem = "is a file, and no dump" if path.is_file() else "does not exist"
-        raise DumpError(f"{side}.dump={path} {problem}", next_step=f"give the folder that holds {HEADER_FILE}")
-    return read_once(_open_anything, path.resolve())  # the object that later stages get: records are decoded once
+STAGE = Stage(
+    name="dump",
+    place=20,
+    reads=("environment",),
+    declare=declare,
+    make=_make,
+    parts=lambda config: [side for side in SIDES if not (getattr(config, side).dump or getattr(config, side).log)],
+    of_side=True,
+    reads_also=_read_reference,
+    without_records=True,
+    locate=locate,
+    resumes=True,
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,22 +10,12 @@ from typing import Any
 from precflow import keys
 from precflow.agent import redaction
 from precflow.agent.contract import FACTS_FILE
+from precflow.config.schema import SIDES
 from precflow.dumps.requests import environment_request
 from precflow.environment.requirements import find_missing, refuse_missing
 from precflow.sides.interpreter import take_fingerprint
 from precflow.stages.artifacts import read_plain
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
-
-
-def stage(side: str) -> Stage:
-    """Return the environment stage of one side."""
-    return Stage(
-        name=f"environment.{side}",
-        needs=(),
-        declare=functools.partial(_declare, side),
-        make=functools.partial(_make, side),
-        side=side,
-    )
 
 
 def _declare(side: str, job: Job) -> Mapping[str, Any]:
@@ -58,3 +47,15 @@ def describe(facts: Mapping[str, Any]) -> str:
     device, torch = facts["device"], facts["torch"]
     name = device.get("description") or device["kind"]
     return f"{device['kind']}: {name}, torch {torch['version']}, Python {facts['python']['version']}"
+
+
+STAGE = Stage(
+    name="environment",
+    place=10,
+    reads=(),
+    declare=_declare,
+    make=_make,
+    parts=lambda config: [side for side in SIDES if not (getattr(config, side).dump or getattr(config, side).log)],
+    of_side=True,
+    without_records=True,
+)

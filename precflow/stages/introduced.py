@@ -1,22 +1,20 @@
 """Stage ``introduced``: computes calls again in float64 and names the operators that introduce an error of their own.
 
-The evaluation is an instance of its own (``introduced.evaluation``): the work of an agent in the judge's own interpreter, on
-the CPU, from the dumps alone. No side runs again, and a changed limit evaluates nothing again.
+The numbers come from :mod:`precflow.stages.evaluation`.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import CALLS_FILE, ERRORS_FILE, EVALUATED_FILE, REQUEST_SCHEMA
+from precflow.agent.contract import CALLS_FILE, EVALUATED_FILE
 from precflow.comparison.measure import Measure
-from precflow.config.schema import Side, plain
+from precflow.config.schema import plain
 from precflow.config.sections.standards import are_measured
 from precflow.diagnosis import operator_standards
 from precflow.diagnosis.attribution import Attribution, attribute
@@ -28,69 +26,40 @@ from precflow.diagnosis.evaluation import (
     name_call,
     name_outputs,
     pair_calls,
-    write_calls,
 )
 from precflow.diagnosis.examined import choose_examined
 from precflow.diagnosis.explained import Explanation, describe_left_out, list_gradients, read_explanation, write_suspects
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
-from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
-from precflow.diagnosis.training.gradients import Gradients, measure_gradients
-from precflow.diagnosis.training.replay import ReplayedStep, judge_steps, replay_steps
+from precflow.diagnosis.introduced import IntroducedError, decide_all
+from precflow.diagnosis.training.gradients import Gradients
+from precflow.diagnosis.training.replay import ReplayedStep, judge_steps
 from precflow.diagnosis.training.updates import blame_still, find_still_parameters
 from precflow.dumps.protocol import Dump
-from precflow.dumps.requests import describe_side
-from precflow.errors import SideError, StoreError
 from precflow.judgement import lines, standards
 from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import Judged, Verdict
-from precflow.sides.launch import REQUEST_FILE, run_agent
-from precflow.stages import curves
+from precflow.stages import curves, evaluation
 from precflow.stages.artifacts import read_json_lines, read_lines, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
-from precflow.stages.determinism import read_reproduction
+from precflow.stages.evaluation import (
+    EVALUATION_FILE,
+    GRADIENTS_FILE,
+    STEPS_FILE,
+    Evaluation,
+    ask,
+    load_standards,
+    read_evaluated,
+)
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import JUDGED_FILE, VERDICT_FILE, read_judged, read_verdict
 from precflow.stages.localize import REGION_FILE, read_region
-from precflow.stages.second_pass.passes import latest, newest, open_both
+from precflow.stages.second_pass.passes import latest, open_both
 
 NAME = "introduced"
-EVALUATION = "introduced.evaluation"
-EVALUATION_FILE = "evaluation.json"
 FOUND_FILE = "introduced.jsonl"
-STEPS_FILE = "optimizer_steps.jsonl"
-GRADIENTS_FILE = "gradients.json"
 EXPLAINED_FILE = "explained.jsonl"
-_WITHOUT_TORCH = ("workload", "unsupported")  # what an agent calls it that this interpreter has no torch, or too old a one
-NOTHING_KEPT = "no call was computed again in float64: the dumps have no call with all of its tensors"
 LEFT_OUT = "no call was computed again in float64: that was left out"
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What an evaluation could not do.
-
-    Attributes:
-        left_out: Calls that were too many to be read.
-        not_whole: Calls of which a side did not keep all tensors.
-        trouble: Why nothing was evaluated, or ``""``.
-    """
-
-    left_out: int = 0
-    not_whole: int = 0
-    trouble: str = ""
-
-
-def evaluation_stage(*, second_pass: bool) -> Stage:
-    """Return the stage that computes calls in float64. It knows no limit, so that a changed one computes nothing again."""
-    needs = newest(("dump.reference", "dump.target", "determinism", "compare"), second_pass=second_pass)
-    return Stage(name=EVALUATION, needs=needs, declare=_declare_evaluation, make=_make_evaluation, version=12)
-
-
-def stage(*, second_pass: bool) -> Stage:
-    """Return the stage that names operators; with a second pass it reads what both passes kept."""
-    needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), second_pass=second_pass)
-    return Stage(name=NAME, needs=(*needs, EVALUATION), declare=_declare, make=_make, version=13)
 
 
 def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, Region]:
@@ -132,40 +101,9 @@ def read_explanations(needs: Mapping[str, Path]) -> list[Explanation]:
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
-    held = {one.name: plain(one) for one in _load_standards(job)}
+    held = {one.name: plain(one) for one in load_standards(job)}
     declared = {"lines": {name: value for name, value in vars(lines).items() if name.isupper()}}
     return {**declared, "standards": held} if held else declared
-
-
-def _load_standards(job: Job) -> list[standards.Standard]:
-    """Return the standards of the recipe that judge operators."""
-    loaded = [standards.load(name, job.team.get("standard", ())) for name in job.config.tolerance.standards]
-    return [one for one in loaded if one.judges_operators]
-
-
-def _declare_evaluation(job: Job) -> Mapping[str, Any]:
-    asked = operator_standards.list_asked(_load_standards(job))
-    return {
-        **({"errors": asked} if asked else {}),
-        **({"pairing": plain(job.config.pairing)} if job.config.pairing.rules else {}),
-    }
-
-
-def _make_evaluation(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
-    skipped, steps, gradients = Evaluation(), list[ReplayedStep](), Gradients()
-    if not read_reproduction(latest(needs, "determinism")).blockers:
-        reference, target = open_both(needs, job)
-        skipped = evaluate_calls(
-            reference, target, folder=folder, evaluate=functools.partial(_ask_agent, job), holding=_load_standards(job)
-        )
-        steps = replay_steps(reference, target, pair_calls(reference, target))
-        gradients = measure_gradients(reference, target, read_measures(latest(needs, "compare")))
-    write_value(folder / EVALUATION_FILE, skipped)
-    write_lines(folder / STEPS_FILE, steps)
-    write_value(folder / GRADIENTS_FILE, gradients)
-    rest = f"; {skipped.not_whole} calls were not kept whole" if skipped.not_whole else ""
-    note = skipped.trouble or f"{len(read_evaluated(folder))} outputs computed again in float64{rest}"
-    return StageResult(note=note, damaged=skipped.trouble not in {"", NOTHING_KEPT})  # once there is a torch, it is made
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -178,19 +116,24 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         judged,
         verdict,
         region,
-        evaluation=needs[EVALUATION],
+        folder=needs[evaluation.NAME],
         measures=read_measures(latest(needs, "compare")),
-        holding=_load_standards(job),
+        holding=load_standards(job),
         guessed=[name for name in job.config.tolerance.standards if are_measured([name])],
     )
     write_lines(folder / FOUND_FILE, found)
     explained = explain_suspects(
-        reference, target, final.region, found, folder=folder / "explaining", evaluate=functools.partial(_ask_agent, job)
+        reference,
+        target,
+        final.region,
+        found,
+        folder=folder / "explaining",
+        evaluate=functools.partial(evaluation.evaluate_here, job),
     )
     write_lines(folder / EXPLAINED_FILE, explained)
     final = replace(final, region=replace(final.region, notes=(*final.region.notes, *describe_left_out(explained))))
     for name in (STEPS_FILE, GRADIENTS_FILE):  # for the stages that come after
-        shutil.copyfile(needs[EVALUATION] / name, folder / name)
+        shutil.copyfile(needs[evaluation.NAME] / name, folder / name)
     write_lines(folder / JUDGED_FILE, final.judged)
     write_value(folder / VERDICT_FILE, final.verdict)
     write_value(folder / REGION_FILE, final.region)
@@ -228,71 +171,12 @@ def explain_suspects(  # noqa: PLR0913  two dumps and what was found in them
     gradients = list_gradients(reference, target, suspects, wrong)
     folder.mkdir()
     try:
-        if not write_suspects(folder / CALLS_FILE, reference, target, named - cleared, gradients) or _ask(evaluate, folder):
+        if not write_suspects(folder / CALLS_FILE, reference, target, named - cleared, gradients) or ask(evaluate, folder):
             return []
         explained = [read_explanation(line) for line in read_json_lines(folder / EVALUATED_FILE)]
     finally:
         shutil.rmtree(folder)
     return [one for one in explained if one is not None]
-
-
-def _runs_here(side: Side) -> bool:
-    return not (side.interpreter or side.launcher or side.setup or side.dump)
-
-
-def evaluate_calls(
-    reference: Dump,
-    target: Dump,
-    *,
-    folder: Path,
-    evaluate: Callable[[Path], None],
-    holding: Sequence[standards.Standard] = (),
-) -> Evaluation:
-    """Evaluate the calls of two dumps in float64, and leave ``evaluated.jsonl`` in the folder if there are any.
-
-    Args:
-        reference: Evidence of the reference.
-        target: Evidence of the target.
-        folder: Folder to work in.
-        evaluate: Evaluates the ``calls.jsonl`` of a folder and leaves ``evaluated.jsonl`` in it, as the agent's action does.
-        holding: Standards that judge operators, and have numbers of their own.
-
-    Raises:
-        SideError: The agent was killed, crashed or hung, or what it found cannot be written.
-    """
-    written = write_calls(folder / CALLS_FILE, reference, target)
-    skipped = Evaluation(written.left_out, written.not_whole)
-    if not written.pairs:
-        (folder / CALLS_FILE).unlink()
-        return replace(skipped, trouble=NOTHING_KEPT)
-    if holding:
-        (folder / ERRORS_FILE).write_text(json.dumps(operator_standards.list_asked(holding)), encoding="utf-8")
-    problem = _ask(evaluate, folder)
-    return replace(skipped, trouble=f"no call was evaluated in float64: {problem}") if problem else skipped
-
-
-def _ask(evaluate: Callable[[Path], None], folder: Path) -> str:
-    """Have the calls of a folder evaluated; return why this machine cannot, ``""`` if it has.
-
-    Without torch the diagnosis is poorer, and the verdict by limits stands and says so. An agent that died on the way has found
-    no error in the calls that it never came to: that ends the stage.
-
-    Raises:
-        SideError: The agent was killed, crashed or hung, or what it found cannot be written.
-    """
-    try:
-        evaluate(folder)
-    except SideError as error:
-        if error.kind not in _WITHOUT_TORCH:
-            raise
-        return error.message
-    return ""
-
-
-def read_evaluated(folder: Path) -> list[Evaluated]:
-    """Return the numbers of an evaluation."""
-    file = folder / EVALUATED_FILE
-    return [_read(plain) for plain in read_json_lines(file)] if file.exists() else []
 
 
 def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
@@ -302,7 +186,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     verdict: Verdict,
     region: Region,
     *,
-    evaluation: Path,
+    folder: Path,
     measures: Sequence[Measure] = (),
     holding: Sequence[standards.Standard] = (),
     guessed: Collection[str] = (),
@@ -315,7 +199,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
         judged: Statuses by limits.
         verdict: The verdict by limits.
         region: The region by first divergence.
-        evaluation: Folder of the evaluation.
+        folder: Folder of the evaluation.
         measures: Every pair.
         holding: Standards that judge operators.
         guessed: Standards that measure their limits.
@@ -325,11 +209,11 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     """
     if not judged:
         return [], 0, Attribution(region, judged, verdict)
-    evaluated, skipped = read_evaluated(evaluation), read_value(evaluation / EVALUATION_FILE, Evaluation)
+    evaluated, skipped = read_evaluated(folder), read_value(folder / EVALUATION_FILE, Evaluation)
     every = pair_calls(reference, target)
     evaluated = name_outputs(evaluated, every)
     computed = {one.call for one in evaluated}
-    steps = read_lines(evaluation / STEPS_FILE, ReplayedStep)
+    steps = read_lines(folder / STEPS_FILE, ReplayedStep)
     computed.update(one.call for one in steps)
     pairs = [pair for pair in every if pair.name in computed]
     operators = {pair.name: pair.reference.operator or pair.reference.class_name for pair in pairs}
@@ -372,45 +256,6 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     return found, sum(not one.evaluated for one in evaluated), final
 
 
-def _ask_agent(job: Job, folder: Path) -> None:
-    """Let an agent on this machine evaluate: that of the reference if it runs in our interpreter and so waits already."""
-    side = job.config.reference if _runs_here(job.config.reference) else Side()
-    request = {
-        "schema": REQUEST_SCHEMA,
-        "action": "evaluate",
-        "side": "reference",
-        "output": str(folder.resolve()),
-        "device": ["cpu"],
-        # Seeds and switches become environment variables: with the same ones the agent that recorded the side is still waiting.
-        "determinism": describe_side(job.config, "reference")["determinism"],
-        "parent": None,
-    }
-    run_agent(
-        request,
-        side=side,
-        folder=folder,
-        variables=side.variables,
-        timeout=0,
-        on_progress=job.say,
-        on_amount=job.advance,
-        agents=job.agents,
-    )
-    # They have paths of this machine, and the store may be another's tomorrow.
-    for left in (CALLS_FILE, ERRORS_FILE, REQUEST_FILE):
-        (folder / left).unlink(missing_ok=True)
-
-
-def _read(plain: Mapping[str, Any]) -> Evaluated:
-    try:
-        sides = {
-            name: SideNumbers(**{key: value for key, value in numbers.items() if value is not None})
-            for name, numbers in plain.get("sides", {}).items()
-        }
-        return Evaluated(**{**plain, "sides": sides})
-    except TypeError as error:
-        raise StoreError(f"{EVALUATED_FILE} has a line that is none of this precflow: {error}") from error
-
-
 def _describe(found: Sequence[IntroducedError], skipped: int, final: Attribution) -> str:
     if not found:
         return "no call was evaluated: neither side kept all tensors of one"
@@ -418,3 +263,13 @@ def _describe(found: Sequence[IntroducedError], skipped: int, final: Attribution
     start = f", first {final.region.start}" if wrong and final.region.start else ""
     rest = f" ({skipped} could not be)" if skipped else ""
     return f"{len(found)} outputs evaluated in float64{rest}, {wrong} introduce{'s' * (wrong == 1)} an error{start}"
+
+
+STAGE = Stage(
+    name="introduced",
+    place=220,
+    reads=("dump", "compare", "judge", "localize", evaluation.NAME),
+    declare=_declare,
+    make=_make,
+    parts=lambda config: ("",) if evaluation.is_planned(config) else (),
+)

@@ -1,9 +1,10 @@
-"""What every stage gets (:class:`Job`), what a stage is (:class:`Stage`), and how a stage runs the agent of a side."""
+"""What a stage is (:class:`Stage`), what its instances get (:class:`Job`), and how they run the agent of a side."""
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 from precflow.config.schema import RunConfig, Side
 from precflow.sides.launch import Agents, run_agent
 
+MARK = "@2"  # ends the names of instances of the second pass
 _BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1", "ASCEND_LAUNCH_BLOCKING": "1"}  # read when the device's library is loaded
 
 
@@ -105,23 +107,21 @@ class StageWork(Protocol):
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One stage instance: what it needs, what its result depends on, what it does.
+class Instance:
+    """One instance of a stage in a recipe: what it needs, what its result depends on, what it does.
 
     Attributes:
-        name: Such as ``compare`` or ``dump.target``.
+        name: Such as ``compare`` or ``dump.target``; in the second pass with ``@2`` at the end.
         needs: Names of the instances whose artifacts it reads.
         declare: Returns the plain data that its key is made of, besides its needs and its version.
         make: The work.
-        version: Raised when the same declaration gives other artifacts.
-        locate: Returns plain data about the machine that it runs on. It is the second half of the key: another machine, which
-            cannot know it, finds the instance by the first half.
+        version: See :class:`Stage`, as for the rest.
+        locate: See there.
         side: The side that it belongs to, or ``""``.
-        scope_needs: Those of its needs whose content belongs to the declaration: the region of a second pass.
-        declare_scope: Returns the part of their content that the result depends on.
-        reads_left: Files and folders that a run has left beside its records, in the dumps that it needs. They belong to the
-            declaration, by the checksums in the store: the seal of a dump does not cover them.
-        resumes: It continues with what an earlier attempt left when it was killed.
+        scope_needs: See there.
+        declare_scope: See there.
+        reads_left: See there.
+        resumes: See there.
     """
 
     name: str
@@ -139,10 +139,102 @@ class Stage:
     @property
     def kind(self) -> str:
         """The stage without its side and its pass, as ``stages=[...]`` names it."""
-        return self.name.partition("@")[0].partition(".")[0]
+        return kind_of(self.name)
 
     @property
     def label(self) -> str:
         """The stage without its side, as screens show it: ``dump@2`` is of the second pass."""
         _, mark, number = self.name.partition("@")
         return f"{self.kind}{mark}{number}"
+
+
+def kind_of(name: str) -> str:
+    """Return the word for an instance in ``stages=[...]``: its name without its part and its pass.
+
+    >>> kind_of("dump.target@2")
+    'dump'
+    """
+    return name.partition("@")[0].partition(".")[0]
+
+
+def _make_once(_: RunConfig) -> tuple[str, ...]:
+    return ("",)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage, as its file declares it in the constant ``STAGE``; :mod:`precflow.stages.registry` makes its instances.
+
+    Attributes:
+        name: What other stages read it by; up to the first dot or ``@`` it is the word in ``stages=[...]``.
+        place: Stages come in this order. What a stage reads has a lower one.
+        reads: The stages whose artifacts it reads, as far as a recipe has them. The name of a stage means all its instances,
+            or for a stage of a side those of this side; ``environment.target`` means one. Once there is a second pass, what it
+            has measured and judged anew is read in place of the first, and what it has recorded is read as well.
+        declare: Returns the plain data that its key is made of, besides its needs and its version. Like `make` and `locate` it
+            gets the part first if the stage is made in parts.
+        make: The work.
+        parts: What it is made for: ``("reference", "target")`` gives two instances, ``()`` none, ``("",)`` one without a part.
+        of_side: Its parts are sides, and it is made on the machine of its side.
+        reads_also: Returns what else an instance reads in some recipes, by config and part.
+        repeats: It is made again in the second pass, and then reads what it has made in the first too.
+        without_records: It is made too where a side has a log and no dump, so that nothing but curves can be compared.
+        version: Raised when the same declaration gives other artifacts, of a stage with `locate`. Of all other stages the key
+            has the digest of our own code, which says the same.
+        locate: Returns plain data about the machine that it runs on. It is the second half of the key: another machine, which
+            cannot know it, finds the instance by the first half.
+        scope_needs: Those of its needs whose content belongs to the declaration: the region of a second pass.
+        declare_scope: Returns the part of their content that the result depends on.
+        reads_left: Files and folders that a run has left beside its records, in the dumps that it needs. They belong to the
+            declaration, by the checksums in the store: the seal of a dump does not cover them.
+        resumes: It continues with what an earlier attempt left when it was killed.
+    """
+
+    name: str
+    place: int
+    reads: tuple[str, ...]
+    declare: Callable[..., Mapping[str, Any]]
+    make: Callable[..., StageResult]
+    parts: Callable[[RunConfig], Sequence[str]] = _make_once
+    of_side: bool = False
+    reads_also: Callable[[RunConfig, str], tuple[str, ...]] = lambda *_: ()
+    repeats: bool = False
+    without_records: bool = False
+    version: int = 1
+    locate: Callable[..., Mapping[str, Any]] | None = None
+    scope_needs: tuple[str, ...] = ()
+    declare_scope: Callable[[Mapping[str, Path]], Mapping[str, Any]] | None = None
+    reads_left: tuple[str, ...] = ()
+    resumes: bool = False
+
+    def instance(self, part: str = "", needs: Sequence[str] = (), *, second_pass: bool = False) -> Instance:
+        """Return one of its instances: of a part, with what it needs; in the second pass it has another name."""
+
+        def bind(function: Callable[..., Any]) -> Callable[..., Any]:
+            return functools.partial(function, part) if part else function
+
+        name, mark, number = self.name.partition("@")
+        of_part = f"{name}.{part}" if part else name
+        return Instance(
+            name=f"{of_part}{mark}{number}{MARK if second_pass else ''}",
+            needs=tuple(needs),
+            declare=bind(self.declare),
+            make=bind(self.make),
+            version=self.version,
+            locate=self.locate and bind(self.locate),
+            side=part if self.of_side else "",
+            scope_needs=self.scope_needs,
+            declare_scope=self.declare_scope,
+            reads_left=self.reads_left,
+            resumes=self.resumes,
+        )
+
+
+def is_chosen(config: RunConfig, name: str) -> bool:
+    """Tell whether a recipe's ``stages`` leave room for a stage that others can do without: they name it, or nothing."""
+    return not config.stages or kind_of(name) in config.stages
+
+
+def tries_whatifs(config: RunConfig) -> bool:
+    """Tell whether a run tries what-ifs: some are asked for, and the target runs here."""
+    return bool(config.whatif) and is_chosen(config, "whatif") and "target" in config.sides and not config.target.dump

@@ -31,7 +31,7 @@ from precflow.stages.artifacts import read_lines, read_once, read_value, write_l
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import Reproduction, read_reproduction
 from precflow.stages.job import Job, Stage, StageResult
-from precflow.stages.second_pass.passes import latest, newest, open_both, second
+from precflow.stages.second_pass.passes import latest, open_both, second
 
 JUDGED_FILE = "judged.jsonl"
 VERDICT_FILE = "verdict.json"
@@ -241,10 +241,11 @@ def _today() -> datetime.date:
     return datetime.datetime.now(tz=datetime.timezone.utc).date()
 
 
-STAGE = Stage(name="judge", needs=("dump.reference", "dump.target", "determinism", "compare"), declare=_declare, make=_make)
-SECOND = Stage(
-    name=second(STAGE.name),
-    needs=newest(STAGE.needs, second_pass=True),
+STAGE = Stage(
+    name="judge",
+    place=80,
+    reads=("dump", "curves", "noise", "as_is", "determinism", "compare"),
     declare=_declare,
     make=_make,
+    repeats=True,
 )

@@ -14,7 +14,7 @@ from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import find_dtypes, judge_inputs, read_judged
-from precflow.stages.second_pass.passes import latest, newest, open_both, second
+from precflow.stages.second_pass.passes import latest, open_both
 
 REGION_FILE = "region.json"
 
@@ -42,11 +42,5 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 
 
 STAGE = Stage(
-    name="localize", needs=("dump.reference", "dump.target", "compare", "judge"), declare=_declare, make=_make, version=2
-)
-SECOND = Stage(
-    name=second(STAGE.name),
-    needs=newest(STAGE.needs, second_pass=True),
-    declare=_declare,
-    make=_make,
+    name="localize", place=90, reads=("dump", "noise", "compare", "judge"), declare=_declare, make=_make, repeats=True
 )

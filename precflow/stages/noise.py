@@ -41,7 +41,7 @@ from precflow.judgement.floors import Floor, gather_floors
 from precflow.stages import dump
 from precflow.stages.artifacts import read_lines, read_once, read_plain, write_lines, write_value
 from precflow.stages.dump import open_dump
-from precflow.stages.job import Job, Stage, StageResult, ask_agent
+from precflow.stages.job import Job, Stage, StageResult, ask_agent, is_chosen
 
 KIND = "noise"
 NAME = f"{KIND}.reference"
@@ -52,8 +52,7 @@ _FOLLOWING = frozenset({"'SGD'"})  # optimizers whose step is as accurate as the
 
 def is_planned(config: RunConfig) -> bool:
     """Tell whether a run measures the noise floor: a standard asks for it, and the reference's workload is run, not given."""
-    chosen = not config.stages or KIND in config.stages
-    return chosen and not config.reference.dump and standards.are_measured(config.tolerance.standards)
+    return is_chosen(config, KIND) and not config.reference.dump and standards.are_measured(config.tolerance.standards)
 
 
 def read_floors(needs: Mapping[str, Path]) -> Mapping[str, Floor]:
@@ -79,22 +78,19 @@ def _dtype(job: Job) -> str:
     return of_dump or job.config.target.dtype
 
 
-def _declare(job: Job) -> Mapping[str, Any]:
+def _declare(side: str, job: Job) -> Mapping[str, Any]:
+    del side  # always the reference
     plain = describe_noise(job.config, _dtype(job))
     return {**plain, "workload": dump.declare_workload(plain["workload"]), "summary": SUMMARY_VERSION}
 
 
-def _locate(job: Job) -> Mapping[str, Any]:
-    return dump.locate("reference", job)
-
-
-def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     request = noise_request(
         job.config,
         folder,
         dtype=_dtype(job),
         ci=job.ci,
-        declared_key=keys.digest(_declare(job)),
+        declared_key=keys.digest(_declare(side, job)),
         trusted=job.trusted,
         import_paths=job.import_paths,
     )
@@ -246,16 +242,18 @@ def _compare_disturbed(
 
 
 STAGE = Stage(
-    name=NAME,
-    needs=("environment.reference", "dump.reference"),
+    name="noise",
+    place=40,
+    reads=("environment", "dump"),
     declare=_declare,
     make=_make,
+    parts=lambda config: ("reference",) if is_planned(config) else (),
+    of_side=True,
     # 2: disturbed runs are given the choices of a plain one. 3: weights of a step share the largest change. 4: and its readers.
     # 5: and what goes back through it. 6: single numbers have three times the floor. 7: products of 16-bit types are of float32
     # 8: accumulators in float32 round towards zero. 9: choices that no record shows are not kept. 10: worst
     # rows of gradients, and of tensors with rows of zeros. 11: nor is the order inside quantile and msort. 12: convolutions by
     # transformed tiles
     version=12,
-    locate=_locate,
-    side="reference",
+    locate=dump.locate,
 )

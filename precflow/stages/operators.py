@@ -21,7 +21,7 @@ from precflow.sides.launch import REQUEST_FILE
 from precflow.stages import introduced
 from precflow.stages.artifacts import read_json_lines, read_plain, read_value, write_value
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
-from precflow.stages.second_pass.passes import newest, open_both
+from precflow.stages.second_pass.passes import open_both
 
 NAME = "operators"
 TABLE_FILE = "operators.json"
@@ -30,12 +30,6 @@ TABLE_FILE = "operators.json"
 def is_planned(config: RunConfig) -> bool:
     """Tell whether a run makes the table: ``stages`` names it and what it needs, and the target runs here."""
     return NAME in config.stages and introduced.NAME in config.stages and "target" in config.sides and not config.target.dump
-
-
-def stage(*, second_pass: bool) -> Stage:
-    """Return the stage; with a second pass it reads the tensors of both passes."""
-    dumps = newest(("dump.reference", "dump.target"), second_pass=second_pass)
-    return Stage(name=NAME, needs=("environment.target", *dumps, introduced.NAME), declare=_declare, make=_make)
 
 
 def read_table(needs: Mapping[str, Path]) -> list[OperatorRow]:
@@ -87,3 +81,13 @@ def _read_earlier(path: Path) -> list[OperatorRow]:
             f"operators.against={path} is no table of operators: {error.message}",
             next_step=f"give the {TABLE_FILE} that an earlier run has left in public/",
         ) from error
+
+
+STAGE = Stage(
+    name="operators",
+    place=230,
+    reads=("environment.target", "dump", "introduced"),
+    declare=_declare,
+    make=_make,
+    parts=lambda config: ("",) if is_planned(config) else (),
+)

@@ -1,64 +1,47 @@
-"""The list of all stages: which stage instances a recipe has, each after those that it needs."""
+"""Finds all stages, and makes of them the instances of a recipe, each after those that it needs.
+
+Every module of this package with a constant ``STAGE`` is a stage. Nothing else lists them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+import importlib
+import pkgutil
+from collections.abc import Collection
+from functools import lru_cache
 
-from precflow.agent.contract import RECORDED
-from precflow.config.schema import SIDES, RunConfig
-from precflow.config.sections.whatifs import REFERENCE_CHOICE, SUSPECTS_ALONE
-from precflow.config.vocabulary import ESCALATING
-from precflow.dumps.requests import gives_choices
-from precflow.stages import (
-    advise,
-    alone,
-    as_is,
-    compare,
-    curves,
-    determinism,
-    dump,
-    environment,
-    introduced,
-    judge,
-    localize,
-    noise,
-    operators,
-    report,
-    whatif,
-)
-from precflow.stages.job import Stage
-from precflow.stages.second_pass import region, second_dump
+from precflow import stages
+from precflow.config.schema import RunConfig
+from precflow.stages import curves
+from precflow.stages.job import MARK, Instance, Stage, kind_of
+from precflow.stages.second_pass import region
 
-FIRST = (determinism.STAGE, compare.STAGE, judge.STAGE, localize.STAGE)
-SECOND = (
-    determinism.SECOND,
-    compare.SECOND,
-    judge.SECOND,
-    localize.SECOND,
-)
-NAMES = (
-    "environment",
-    "dump",
-    curves.NAME,
-    noise.KIND,
-    as_is.KIND,
-    *(stage.name for stage in FIRST),
-    region.NAME,
-    introduced.NAME,
-    operators.NAME,
-    "advise",
-    whatif.KIND,
-    "report",
-)
+_SECOND_PASS = 100  # added to the place of a stage that is made again
 
 
-def escalates(config: RunConfig) -> bool:
-    """Return whether a second pass may follow the first: the recipe escalates, and its ``stages``, if any, have ``region``."""
-    return config.capture.detail == ESCALATING and (not config.stages or region.NAME in config.stages)
+@lru_cache(maxsize=1)
+def list_stages() -> tuple[Stage, ...]:
+    """Return every stage, in the order of their places.
+
+    Raises:
+        TypeError: A stage reads one that does not come before it: a fault of ours.
+    """
+    modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(stages.__path__, f"{stages.__name__}.")]
+    found = sorted((module.STAGE for module in modules if hasattr(module, "STAGE")), key=lambda stage: stage.place)
+    for stage in found:
+        before = [other.name for other in found if other.place < stage.place]
+        for read in stage.reads:
+            if not any(kind_of(read) == kind_of(name) for name in before):
+                raise TypeError(f"stage {stage.name} reads {read}, and no such stage has a lower place")
+    return tuple(found)
 
 
-def instances(config: RunConfig, *, second_pass: bool = True, forgone: Collection[str] = ()) -> list[Stage]:
+def list_names() -> tuple[str, ...]:
+    """Return the words that ``stages=[...]`` may have, in the order in which they run."""
+    return tuple(dict.fromkeys(kind_of(stage.name) for stage in list_stages()))
+
+
+def instances(config: RunConfig, *, second_pass: bool = True, forgone: Collection[str] = ()) -> list[Instance]:
     """Return the recipe's stage instances, each after those that it needs.
 
     A side with ``dump=PATH`` has its evidence already and runs nothing.
@@ -70,68 +53,43 @@ def instances(config: RunConfig, *, second_pass: bool = True, forgone: Collectio
         forgone: Names of instances that were to come from another machine and did not, and that a run can do without: the noise
             floor, and what a side computes as it is.
     """
-    if curves.are_all(config):
-        return _compare_curves_alone(config)
-    probes = [environment.stage(side) for side in ("reference", "target") if not getattr(config, side).dump]
-    given = {"reference": False, "target": gives_choices(config)}
-    waits = {"reference": False, "target": given["target"] or config.determinism.data == RECORDED}
-    dumps = [
-        dump.make_given_stage(side) if getattr(config, side).dump else dump.stage(side, after_reference=waits[side])
-        for side in given
-    ]
-    escalating = escalates(config)
-    both = escalating and second_pass
-    again = [second_dump.stage(side, given_choices=given[side]) for side in given]
-    passes = [*([region.STAGE] if escalating else []), *([*again, *SECOND] if both else [])]
-    evaluates = not config.stages or introduced.NAME in config.stages
-    floors = noise.is_planned(config) and noise.NAME not in forgone
-    tried = [
-        whatif.stage(word, second_pass=both, evaluates=evaluates, floors=floors)
-        for word in (config.whatif if whatif.is_planned(config) else ())
-        # The first is no run more, but the target's own run with other choices; the second comes before `advise`.
-        if word not in {REFERENCE_CHOICE, SUSPECTS_ALONE}
-    ]
-    plans_alone = SUSPECTS_ALONE in config.whatif and whatif.is_planned(config) and evaluates
-    runs_alone = [alone.stage(second_pass=both)] if plans_alone else []
-    tabulates = operators.is_planned(config)
-    compares = bool(config.curves) and (not config.stages or curves.NAME in config.stages)
-    logged = [curves.stage(config)] if compares else []
-    more = (
-        *(stage.name for stage in (*runs_alone, *tried)),
-        *((operators.NAME,) if tabulates else ()),
-        *(stage.name for stage in logged),
-    )
-    last = [
-        *([introduced.evaluation_stage(second_pass=both), introduced.stage(second_pass=both)] if evaluates else []),
-        *([operators.stage(second_pass=both)] if tabulates else []),
-        *runs_alone,
-        _use(advise.stage(escalating=escalating, second_pass=both, evaluates=evaluates), [*logged, *runs_alone]),
-        *tried,
-        report.stage(escalating=escalating, second_pass=both, evaluates=evaluates, more=more),
-    ]
-    measured = [noise.STAGE] if floors else []
-    unchanged = [as_is.stage(side) for side in given if as_is.is_planned(config) and as_is.name_of(side) not in forgone]
-    read_by = {
-        judge.STAGE.name: [*logged, *measured, *unchanged],
-        localize.STAGE.name: measured,
-    }  # both judge, records or inputs
-    first = [_use(stage, read_by.get(stage.kind, [])) for stage in (*FIRST, *passes)]
-    return [*probes, *dumps, *logged, *measured, *unchanged, *first, *last]
+    curves_alone = curves.are_all(config)
+    both = second_pass and region.escalates(config)
+    planned: list[Instance] = []
+    replaced: set[str] = set()  # instances that the second pass has made anew
+    for stage, again in _list_passes(both=both):
+        for part in stage.parts(config) if stage.without_records or not curves_alone else ():
+            alone = stage.instance(part, second_pass=again)
+            known = [other.name for other in planned if other.name not in replaced]
+            reads = (*stage.reads, *stage.reads_also(config, part))
+            needs = [name for name in known if any(_is_read(name, read, alone.side) for read in reads)]
+            if again:
+                first = alone.name.removesuffix(MARK)
+                needs.append(first)
+                replaced.add(first)
+            if alone.name not in forgone:
+                planned.append(stage.instance(part, needs, second_pass=again))
+    return planned
 
 
-def _use(stage: Stage, others: Sequence[Stage]) -> Stage:
-    """Return a stage that reads the results of others too."""
-    return replace(stage, needs=(*stage.needs, *(other.name for other in others)))
+def _list_passes(*, both: bool) -> list[tuple[Stage, bool]]:
+    """Return each stage with whether it is made again, in order."""
+    placed: list[tuple[int, Stage, bool]] = []
+    for stage in list_stages():
+        if both or not stage.name.endswith(MARK):
+            placed.append((stage.place, stage, False))
+        if both and stage.repeats:
+            placed.append((stage.place + _SECOND_PASS, stage, True))
+    return [(stage, again) for _, stage, again in sorted(placed, key=lambda each: each[0])]
 
 
-def _compare_curves_alone(config: RunConfig) -> list[Stage]:
-    """Return the stages where a side has a log and no dump: no record can be compared."""
-    running = [side for side in SIDES if not getattr(config, side).log]
-    given = {side for side in running if getattr(config, side).dump}
-    return [
-        *(environment.stage(side) for side in running if side not in given),
-        *(dump.make_given_stage(side) if side in given else dump.stage(side) for side in running),
-        curves.stage(config),
-        advise.curves_stage(),
-        report.curves_stage(config),
-    ]
+def _is_read(name: str, read: str, side: str) -> bool:
+    """Tell whether an instance is meant by a name in ``reads`` of a stage of a side (``""``: of none).
+
+    >>> _is_read("dump.target@2", "dump", ""), _is_read("dump.target", "dump", "reference")
+    (True, False)
+    """
+    if "." in read:
+        return name == read
+    part = name.partition("@")[0].partition(".")[2]
+    return kind_of(name) == read and (not side or part in {"", side})

@@ -10,7 +10,7 @@ from typing import Any
 
 from precflow import keys, resources
 from precflow.agent.contract import DRAWS_PATCH
-from precflow.config.schema import SIDES, RunConfig, plain
+from precflow.config.schema import SIDES, plain
 from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
 from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.findings import Finding
@@ -19,7 +19,7 @@ from precflow.report import tables
 from precflow.report.formats import FORMATS, write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel
-from precflow.stages import curves, introduced, operators, whatif
+from precflow.stages import curves, operators, whatif
 from precflow.stages.advise import REPRO, read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import change_command, changes_nothing, describe_change, is_refused, look_command
@@ -28,7 +28,7 @@ from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import find_dtypes, judge_inputs
 from precflow.stages.report_model import build_curves_model, build_model, hide_home
-from precflow.stages.second_pass.passes import newest, second
+from precflow.stages.second_pass.passes import second
 from precflow.stages.second_pass.region import NAME, read_scope
 
 MODEL_FILE = "model.json"
@@ -39,31 +39,6 @@ ROWS_KEPT = 1000  # in the model; the files of the report have more, measures an
 def read_model(folder: Path) -> ReportModel:
     """Return the model of a finished report. It has the ``ROWS_KEPT`` most important rows at most; the others are counted."""
     return read_value(folder / MODEL_FILE, ReportModel)
-
-
-def stage(*, escalating: bool, second_pass: bool, evaluates: bool = False, more: tuple[str, ...] = ()) -> Stage:
-    """Return the stage.
-
-    Args:
-        escalating: There is a ``region`` stage, which says whether a second pass is needed.
-        second_pass: There is a second pass, whose results are used in place of the first one's.
-        evaluates: There is an ``introduced`` stage, whose suspects and statuses are used.
-        more: Names of further stages whose results it shows: what-ifs, the table of operators.
-    """
-    needs = newest(("dump.reference", "dump.target", "compare", "judge", "localize"), second_pass=second_pass)
-    passes = (*((NAME,) if escalating else ()), *((introduced.NAME,) if evaluates else ()))
-    return Stage(name="report", needs=(*needs, "advise", *more, *passes), declare=_declare, make=_make, version=3)
-
-
-def curves_stage(config: RunConfig) -> Stage:
-    """Return the stage for a run that compares nothing but curves."""
-    return Stage(
-        name="report",
-        needs=(curves.NAME, *curves.stage(config).needs, "advise"),
-        declare=_declare,
-        make=_make_of_curves,
-        version=3,
-    )
 
 
 def _declare(job: Job) -> Mapping[str, Any]:
@@ -99,6 +74,8 @@ def gather_model(job: Job, needs: Mapping[str, Path], *, detailed: bool = True) 
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    if curves.are_all(job.config):
+        return _report_curves(job, folder, needs)
     model = gather_model(job, needs)
     # Roles are in the rows already, and would be in the file once more for each of 200 000 records.
     write_value(folder / MODEL_FILE, keep_most_important(replace(model, region=replace(model.region, roles=None)), ROWS_KEPT))
@@ -128,7 +105,7 @@ def _copy_patch(needs: Mapping[str, Path], folder: Path) -> list[Path]:
     return []
 
 
-def _make_of_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+def _report_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     outcomes = curves.read_outcomes(needs)
     headers = {side: open_dump(needs[f"dump.{side}"]).header for side in SIDES if f"dump.{side}" in needs}
     model = build_curves_model(job, outcomes, headers, propose(job, read_findings(needs["advise"])))
@@ -194,3 +171,24 @@ def _describe_second_pass(needs: Mapping[str, Path]) -> list[str]:
     if not scope.needed:
         return [scope.why]
     return [f"the second pass {'has not run yet' if second('judge') not in needs else 'has run'}: {scope.why}"]
+
+
+STAGE = Stage(
+    name="report",
+    place=270,
+    reads=(
+        "dump",
+        "curves",
+        "compare",
+        "judge",
+        "localize",
+        "region",
+        "introduced",
+        "operators",
+        "advise",
+        "whatif",
+    ),
+    declare=_declare,
+    make=_make,
+    without_records=True,
+)

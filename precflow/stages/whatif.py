@@ -30,7 +30,7 @@ from precflow.comparison.compare import compare
 from precflow.comparison.measure import Measure
 from precflow.comparison.user_metrics import DeclaredMetrics
 from precflow.config.schema import RunConfig, plain
-from precflow.config.sections.whatifs import CHEAPEST
+from precflow.config.sections.whatifs import CHEAPEST, REFERENCE_CHOICE, SUSPECTS_ALONE
 from precflow.diagnosis.advice import whatif_files
 from precflow.diagnosis.advice.whatif import (
     CONFIRMED,
@@ -55,14 +55,14 @@ from precflow.dumps.formats import read_dump
 from precflow.dumps.requests import dump_request, gives_choices
 from precflow.dumps.views.paired import see_through_rules
 from precflow.errors import SideError
-from precflow.stages import introduced, noise
+from precflow.stages import introduced
 from precflow.stages.advise import collect_evidence, read_findings
 from precflow.stages.artifacts import read_lines, read_plain, read_value, write_lines, write_value
 from precflow.stages.compare import choose_executor, read_measures
 from precflow.stages.dump import hand_over_choices, open_dump
-from precflow.stages.job import Job, Stage, StageResult, ask_agent
+from precflow.stages.job import Job, Stage, StageResult, ask_agent, tries_whatifs
 from precflow.stages.judge import judge_pair
-from precflow.stages.second_pass.passes import latest, newest
+from precflow.stages.second_pass.passes import latest
 
 KIND = "whatif"
 _ROUNDS = 3  # timed runs of each arm where the price is asked for
@@ -70,32 +70,6 @@ _MOST_PARTS = 16  # parts of the suspects that are tried to find the fewest that
 _LOW = ("float16", "bfloat16")
 
 Arms = Mapping[str, Sequence[Mapping[str, Any]]]  # name -> changes
-
-
-def is_planned(config: RunConfig) -> bool:
-    """Tell whether a run tries what-ifs: some are asked for, and the target runs here."""
-    chosen = not config.stages or KIND in config.stages
-    return bool(config.whatif) and chosen and "target" in config.sides and not config.target.dump
-
-
-def stage(word: str, *, second_pass: bool, evaluates: bool, floors: bool) -> Stage:
-    """Return the instance for one word.
-
-    Args:
-        word: Name of a what-if, id of a rule, ``top`` or ``cheapest``.
-        second_pass: There is a second pass, whose results are used in place of the first one's.
-        evaluates: There is an ``introduced`` stage, whose suspects are used.
-        floors: There is a ``noise`` stage, whose floors limits are made of.
-    """
-    needs = newest(("dump.reference", "dump.target", "determinism", "compare", "judge", "localize"), second_pass=second_pass)
-    more = (*((introduced.NAME,) if evaluates else ()), *((noise.NAME,) if floors else ()))
-    return Stage(
-        name=f"{KIND}.{word}",
-        needs=("environment.target", *needs, *more, "advise"),
-        declare=functools.partial(_declare, word),
-        make=functools.partial(_make, word),
-        resumes=True,
-    )
 
 
 def read_outcomes(needs: Mapping[str, Path]) -> list[Outcome]:
@@ -351,3 +325,30 @@ def _compare_ends(outcome: Outcome, without: ArmRun, arm: ArmRun, ends: Sequence
     before, after = without.error(ends), arm.error(ends)
     removed = 1 - after / before if before > 0 else 0.0
     return replace(outcome, before=before, after=after, removed=removed, removed_at_end=removed)
+
+
+def _list_words(config: RunConfig) -> list[str]:
+    # The first is no run more, but the target's own run with other choices; the second is a stage of its own, before `advise`.
+    words = [word for word in config.whatif if word not in {REFERENCE_CHOICE, SUSPECTS_ALONE}]
+    return words if tries_whatifs(config) else []
+
+
+STAGE = Stage(
+    name="whatif",
+    place=260,
+    reads=(
+        "environment.target",
+        "dump",
+        "noise",
+        "determinism",
+        "compare",
+        "judge",
+        "localize",
+        "introduced",
+        "advise",
+    ),
+    declare=_declare,
+    make=_make,
+    parts=_list_words,
+    resumes=True,
+)

@@ -51,7 +51,7 @@ class Run:
         self.kinds = {"environment.reference": "cpu", "environment.target": "emulated"}
         self.elements, self.free = 1000, MUCH
         self.uploaded = ()
-        self.second = Step(noise.STAGE, "run", "key")
+        self.second = Step(noise.STAGE.instance("reference", ("environment.reference", "dump.reference")), "run", "key")
         self.section, self.changes = "", {}
         monkeypatch.setattr(at_once, "_find_kind", lambda folder: self.kinds[folder])
         monkeypatch.setattr(at_once, "free_memory", lambda: self.free)
@@ -70,7 +70,7 @@ class Run:
         done = {name: SimpleNamespace(folder=name, upload=name in self.uploaded) for name in names}
         side = first.partition(".")[2]
         return may_follow(
-            Step((environment if first.startswith("env") else dump).stage(side), "run", "key"), self.second, job, done
+            Step((environment if first.startswith("env") else dump).STAGE.instance(side), "run", "key"), self.second, job, done
         )
 
 
@@ -126,7 +126,7 @@ def test_not_beside_the_reference(planned):
 
 def test_the_environments_of_both_sides_are_read_at_once_unless_a_launcher_starts_them(planned):
     planned.free, planned.kinds = 0, {}
-    planned.second = Step(environment.stage("target"), "run", "key")
+    planned.second = Step(environment.STAGE.instance("target"), "run", "key")
     assert planned.may(first="environment.reference")
     planned.section, planned.changes = "reference", {"launcher": ("srun",)}
     assert not planned.may(first="environment.reference")
@@ -145,7 +145,7 @@ def test_what_the_second_says_is_shown_once_it_is_waited_for(monkeypatch):
         return "sealed"
 
     with Beside(Agents()) as beside:
-        step = Step(noise.STAGE, "run", "key")
+        step = Step(noise.STAGE.instance("reference", ("environment.reference", "dump.reference")), "run", "key")
         beside.begin(step, SimpleNamespace(say=shown.append, advance=lambda *_: shown.append("bar")), make)
         assert said_early.wait(10)
         assert (beside.find(noise.NAME), beside.find("compare")) == (step, None)
@@ -159,7 +159,11 @@ def test_if_the_first_fails_the_agent_of_the_second_is_ended(monkeypatch):
     agents, ended = Agents(), threading.Event()
     monkeypatch.setattr(agents, "end_busy", ended.set)
     with pytest.raises(SideError, match="the target failed"), Beside(agents) as beside:
-        beside.begin(Step(noise.STAGE, "run", "key"), SimpleNamespace(say=print, advance=print), lambda _: ended.wait(10))
+        beside.begin(
+            Step(noise.STAGE.instance("reference", ("environment.reference", "dump.reference")), "run", "key"),
+            SimpleNamespace(say=print, advance=print),
+            lambda _: ended.wait(10),
+        )
         raise SideError("the target failed")
     assert ended.is_set()
 
@@ -178,6 +182,10 @@ def test_if_the_first_fails_the_second_stops_where_it_says_how_far_it_is(monkeyp
     agents = Agents()
     monkeypatch.setattr(agents, "end_busy", first_failed.set)
     with pytest.raises(SideError), Beside(agents) as beside:
-        beside.begin(Step(noise.STAGE, "run", "key"), SimpleNamespace(say=print, advance=print), make)
+        beside.begin(
+            Step(noise.STAGE.instance("reference", ("environment.reference", "dump.reference")), "run", "key"),
+            SimpleNamespace(say=print, advance=print),
+            make,
+        )
         raise SideError("the target failed")
     assert steps == [0]

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from precflow.run import forecast
-from precflow.stages.job import Stage
+from precflow.stages.job import Instance
 
 
 def make(name, *needs):
-    return Stage(name, needs, declare=lambda _: {}, make=None)
+    return Instance(name, needs, declare=lambda _: {}, make=None)
 
 
 DUMPS = ("dump.reference", "dump.target")

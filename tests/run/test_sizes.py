@@ -19,7 +19,7 @@ from precflow.stages import dump
 from precflow.stages.dump import declare_workload
 from precflow.stages.second_pass import second_dump
 
-FIRST = [Step(dump.stage(side), "run", "k") for side in ("reference", "target")]
+FIRST = [Step(dump.STAGE.instance(side), "run", "k") for side in ("reference", "target")]
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_size_beyond_the_budget_is_named(said):
 
 
 def test_kept_dumps_and_second_passes_are_no_news(said):
-    kept = [Step(dump.stage("target"), "kept", "k"), Step(second_dump.stage("target"), "run", "k")]
+    kept = [Step(dump.STAGE.instance("target"), "kept", "k"), Step(second_dump.STAGE.instance("target"), "run", "k")]
     assert said(kept, {}, "capture.budget=1kB") == []
 
 

@@ -45,7 +45,7 @@ def run_alone(pair, made, job_of, tmp_path, monkeypatch):
         evaluated = {"call": call, "index": "0", "kind": "matmul", "evaluated": True, "why": "", "sides": sides}
         (folders["introduced.evaluation"] / "evaluated.jsonl").write_text(json.dumps(evaluated) + "\n")
         job = job_of(pair("again"))
-        result = alone.stage(second_pass=False).make(job, folders["whatif.suspects_alone"], folders)
+        result = alone.STAGE.make(job, folders["whatif.suspects_alone"], folders)
         return result, folders
 
     run.asked = asked

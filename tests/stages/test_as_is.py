@@ -70,7 +70,7 @@ def make(tmp_path, monkeypatch, clean):
         folder = tmp_path / f"as_is.{side}"
         folder.mkdir(exist_ok=True)
         job = make_job(compose([*SCRIPT, *words], complete=False), command="")
-        return as_is.stage(side).make(job, folder, {}).note
+        return as_is.STAGE.make(side, job, folder, {}).note
 
     made.asked = asked
     return made

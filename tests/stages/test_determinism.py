@@ -8,7 +8,7 @@ import pytest
 
 from precflow.stages import registry
 from precflow.stages.artifacts import write_value
-from precflow.stages.determinism import REPRODUCTION_FILE, SECOND, Reproduction, read_reproduction
+from precflow.stages.determinism import REPRODUCTION_FILE, STAGE, Reproduction, read_reproduction
 from precflow.stages.judge import read_verdict
 
 HIDDEN = np.ones((2, 3), np.float32)
@@ -98,7 +98,7 @@ def again(job_of, tmp_path):
         folders["determinism"].mkdir()
         made.mkdir()
         write_value(folders["determinism"] / REPRODUCTION_FILE, Reproduction())
-        result = SECOND.make(job_of(tmp_path), made, folders)
+        result = STAGE.make(job_of(tmp_path), made, folders)
         return result.note, read_reproduction(made).unrepeatable
 
     return noted

@@ -9,7 +9,7 @@ from precflow.config.composition import compose
 from precflow.config.schema import Bytes, Environment, Requirements
 from precflow.errors import ConfigError, DumpError, PrecflowError
 from precflow.run.jobs import make_job
-from precflow.stages import dump
+from precflow.stages import dump, given_dump
 
 
 def test_a_path_is_replaced_by_its_content(tmp_path):
@@ -43,7 +43,7 @@ def test_texts_that_can_be_no_path_stay_texts(text):
 
 
 def test_a_given_dump_is_keyed_by_its_evidence(pair, job_of):
-    stage = dump.make_given_stage("target")
+    stage = given_dump.STAGE.instance("target")
     same = [stage.declare(job_of(pair(name))) for name in ("here", "there")]
     assert same[0] == same[1]
     assert stage.declare(job_of(pair("else", content="e1"))) != same[0]
@@ -51,10 +51,10 @@ def test_a_given_dump_is_keyed_by_its_evidence(pair, job_of):
 
 def test_a_given_folder_that_is_none_is_said(tmp_path, job_of):
     with pytest.raises(DumpError, match=r"target\.dump=.* does not exist"):
-        dump.make_given_stage("target").declare(job_of(tmp_path / "absent"))
+        given_dump.STAGE.instance("target").declare(job_of(tmp_path / "absent"))
     (tmp_path / "target").write_text("")
     with pytest.raises(DumpError, match=r"target\.dump=.* is a file"):
-        dump.make_given_stage("target").declare(job_of(tmp_path))
+        given_dump.STAGE.instance("target").declare(job_of(tmp_path))
 
 
 def sealed(stage, job, folder):
@@ -90,14 +90,14 @@ def test_the_note_of_a_dump_says_how_it_was_found_to_repeat(pair, job_of, monkey
 
 
 def test_a_copy_of_a_given_dump_is_looked_at_and_then_worth_the_same(pair, job_of, tmp_path):
-    stage = dump.make_given_stage("target")
+    stage = given_dump.STAGE.instance("target")
     here, there = (job_of(pair(name)) for name in ("here", "there"))
     assert stage.locate(here) != stage.locate(there)
     assert sealed(stage, here, tmp_path / "one") == sealed(stage, there, tmp_path / "other")
 
 
 def test_a_damaged_copy_is_never_taken_for_the_whole_one(pair, job_of, tmp_path):
-    stage = dump.make_given_stage("target")
+    stage = given_dump.STAGE.instance("target")
     whole, damaged = job_of(pair("whole")), pair("damaged")
     shard = damaged / "target/rank0/step0/tensors-0.safetensors"
     data = bytearray(shard.read_bytes())
@@ -118,7 +118,7 @@ def test_what_later_stages_read_of_a_header_is_part_of_its_evidence(pair, header
 
 def test_a_dump_that_changed_in_its_place_is_looked_at_again(pair, job_of):
     job = job_of(pair())
-    stage = dump.make_given_stage("target")
+    stage = given_dump.STAGE.instance("target")
     before = stage.locate(job)
     assert stage.locate(job) == before
     records = Path(job.config.target.dump) / "rank0/step0/records-0.jsonl"
@@ -135,7 +135,7 @@ def test_code_of_a_trusted_package_is_part_of_the_place(tmp_path, monkeypatch):
     (tmp_path / "my_model.py").write_text("def build(): ...\n")
     words = ["+recipe=minilm", "workload.model._target_=my_model.build", "workload.inputs._target_=my_model.build"]
     job = make_job(compose(words), command="")
-    stage = dump.stage("target")
+    stage = dump.STAGE.instance("target")
     declared, before = stage.declare(job), stage.locate(job)
     (tmp_path / "my_model.py").write_text("def build(): return 1\n")
     assert stage.locate(job) != before

@@ -1,6 +1,6 @@
 """The line about a side."""
 
-from precflow.stages.environment import describe, stage
+from precflow.stages.environment import STAGE, describe
 
 
 def test_a_side_in_one_line():
@@ -17,7 +17,7 @@ def test_the_key_holds_device_and_machine_and_no_path(tmp_path, monkeypatch):
     from precflow.run.jobs import make_job
 
     monkeypatch.chdir(tmp_path)
-    declared = stage("target").declare(make_job(compose(["+recipe=sd_text_encoder"]), command=""))
+    declared = STAGE.declare("target", make_job(compose(["+recipe=sd_text_encoder"]), command=""))
     assert declared["device"] == ["npu", "emulated"]
     assert str(tmp_path) not in str(declared)
 
@@ -30,7 +30,7 @@ def test_a_set_up_file_is_in_the_key_by_name_and_content_and_by_its_absence(tmp_
 
     def declared(*files):
         words = [f"target.setup=[{','.join(str(tmp_path / file) for file in files)}]"] if files else []
-        return stage("target").declare(make_job(compose(["+recipe=sd_text_encoder", *words], complete=False), command=""))
+        return STAGE.declare("target", make_job(compose(["+recipe=sd_text_encoder", *words], complete=False), command=""))
 
     found = [declared(), declared("set_env.sh")]
     for content in ("export A=1", "export A=2"):

@@ -9,7 +9,7 @@ import pytest
 from precflow.config.sections import standards
 from precflow.dumps.formats import read_dump
 from precflow.errors import SideError
-from precflow.stages import introduced
+from precflow.stages import evaluation, introduced
 
 _SPEC = importlib.util.spec_from_file_location("stage_fixtures", Path(__file__).with_name("conftest.py"))
 _FIXTURES = importlib.util.module_from_spec(_SPEC)
@@ -48,7 +48,7 @@ def test_each_standard_judges_the_operator_by_its_own_numbers(tmp_path, made, fa
 
 def test_an_operator_standard_is_part_of_the_key_only_where_it_is_asked_for(pair, job_of):
     folder = pair()
-    declare = introduced.stage(second_pass=False).declare
+    declare = introduced.STAGE.declare
     plain = declare(job_of(folder))
     assert declare(job_of(folder, "tolerance.standards=[default,allclose]")) == plain
     mixed = declare(job_of(folder, "tolerance.standards=[default,cann_mixed]"))
@@ -77,11 +77,10 @@ def test_every_shipped_standard_says_what_it_judges():
 
 def test_a_changed_limit_evaluates_nothing_again(pair, job_of):
     folder = pair()
-    evaluation = introduced.evaluation_stage(second_pass=False)
-    assert evaluation.needs == ("dump.reference", "dump.target", "determinism", "compare")  # nothing that knows a limit
-    plain = evaluation.declare(job_of(folder))
-    assert evaluation.declare(job_of(folder, "tolerance.cosine_similarity=0.9999")) == plain
-    assert evaluation.declare(job_of(folder, "tolerance.standards=[default,cann_mixed]")) != plain
+    assert evaluation.STAGE.reads == ("dump", "determinism", "compare")  # nothing that knows a limit
+    plain = evaluation.STAGE.declare(job_of(folder))
+    assert evaluation.STAGE.declare(job_of(folder, "tolerance.cosine_similarity=0.9999")) == plain
+    assert evaluation.STAGE.declare(job_of(folder, "tolerance.standards=[default,cann_mixed]")) != plain
 
 
 @pytest.fixture
@@ -92,15 +91,15 @@ def failing(monkeypatch):
         def run_agent(*_, **__):
             raise SideError("the agent is gone", kind=kind)
 
-        monkeypatch.setattr(introduced, "run_agent", run_agent)
+        monkeypatch.setattr(evaluation, "run_agent", run_agent)
 
     return fail
 
 
 def test_an_evaluation_without_torch_is_said_in_the_verdict_and_made_once_there_is_one(pair, made, failing, monkeypatch):
     failing("workload")
-    results, seal = [], introduced.StageResult
-    monkeypatch.setattr(introduced, "StageResult", lambda **facts: results.append(seal(**facts)) or results[-1])
+    results, seal = [], evaluation.StageResult
+    monkeypatch.setattr(evaluation, "StageResult", lambda **facts: results.append(seal(**facts)) or results[-1])
     _, verdict, region = introduced.read_conclusion(made(pair(), until="introduced"))
     assert verdict.warnings[-1] == region.notes[-1] == "no call was evaluated in float64: the agent is gone"
     assert results[0].damaged
@@ -118,8 +117,8 @@ def test_calls_that_were_not_kept_whole_are_counted(tmp_path, pair):
     work.mkdir()
     sides = [read_dump(folder / side) for side in ("reference", "target")]
     lost = Lost(sides[1], "fc2")
-    assert introduced.evaluate_calls(*sides, folder=work, evaluate=lambda _: None).not_whole == 0
-    assert introduced.evaluate_calls(sides[0], lost, folder=work, evaluate=lambda _: None).not_whole == 1
+    assert evaluation.evaluate_calls(*sides, folder=work, evaluate=lambda _: None).not_whole == 0
+    assert evaluation.evaluate_calls(sides[0], lost, folder=work, evaluate=lambda _: None).not_whole == 1
 
 
 class Lost:

@@ -1,7 +1,7 @@
 """A job gives its sides; a stage knows its kind."""
 
 from precflow.stages import job as job_module
-from precflow.stages.job import Stage, StageResult, ask_agent
+from precflow.stages.job import Instance, StageResult, ask_agent
 
 
 def test_sides_by_name(pair, job_of):
@@ -10,7 +10,7 @@ def test_sides_by_name(pair, job_of):
 
 
 def test_kind_is_the_name_without_its_side():
-    stage = Stage(name="dump.target", needs=(), declare=lambda _: {}, make=lambda *_: StageResult())
+    stage = Instance(name="dump.target", needs=(), declare=lambda _: {}, make=lambda *_: StageResult())
     assert stage.kind == "dump"
 
 

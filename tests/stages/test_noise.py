@@ -64,7 +64,7 @@ def test_only_what_judges_waits_for_it_in_both_passes():
 def test_its_value_depends_on_what_the_reference_runs_and_on_the_target_s_type_but_on_no_limit():
     def declared(*words):
         return noise.STAGE.declare(
-            make_job(compose(["+recipe=sd_text_encoder", CALIBRATED, *words], complete=False), command="")
+            "reference", make_job(compose(["+recipe=sd_text_encoder", CALIBRATED, *words], complete=False), command="")
         )
 
     plain = declared()
@@ -94,7 +94,9 @@ def measured(pair, job_of, tmp_path, monkeypatch):
         monkeypatch.setattr(noise, "ask_agent", answer)
         folder = tmp_path / "noise"
         folder.mkdir()
-        result = noise.STAGE.make(job_of(tmp_path / "dumps"), folder, {"dump.reference": tmp_path / "dumps" / "reference"})
+        result = noise.STAGE.make(
+            "reference", job_of(tmp_path / "dumps"), folder, {"dump.reference": tmp_path / "dumps" / "reference"}
+        )
         return folder, result
 
     return make
@@ -135,7 +137,7 @@ def test_a_disturbed_run_is_compared_while_the_agent_makes_the_next(pair, job_of
     monkeypatch.setattr(noise, "ask_agent", answer)
     folder = tmp_path / "noise"
     folder.mkdir()
-    noise.STAGE.make(job_of(tmp_path / "dumps"), folder, {"dump.reference": tmp_path / "dumps" / "reference"})
+    noise.STAGE.make("reference", job_of(tmp_path / "dumps"), folder, {"dump.reference": tmp_path / "dumps" / "reference"})
     first, second, third = NOISES
     assert left == [[first], sorted([first, second]), sorted([second, third])]
     assert noise.read_floors({noise.NAME: folder})
@@ -163,7 +165,7 @@ def test_whoever_stops_the_agent_does_not_wait_for_a_comparison(pair, job_of, tm
     folder.mkdir()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        noise.STAGE.make(job_of(tmp_path / "dumps"), folder, {"dump.reference": tmp_path / "dumps" / "reference"})
+        noise.STAGE.make("reference", job_of(tmp_path / "dumps"), folder, {"dump.reference": tmp_path / "dumps" / "reference"})
     assert time.monotonic() - started < 10
 
 
@@ -211,19 +213,19 @@ def test_the_machine_of_the_target_finds_the_floors_in_the_store_and_goes_on_wit
     words = ["+recipe=sd_text_encoder", CALIBRATED, "sides=[target]", f"store={tmp_path}"]
     job = make_job(compose(words), command="")
     where = steps.locate_run(job.config)
-    assert steps.resolve(noise.STAGE, job, where, {}).state == "missing"
+    assert steps.resolve(noise.STAGE.instance("reference"), job, where, {}).state == "missing"
     agenda = steps.Agenda(job, where)
-    assert agenda.forgo(noise.STAGE)
+    assert agenda.forgo(noise.STAGE.instance("reference"))
     left = list(agenda)
     assert noise.NAME not in [stage.name for stage in left]
     assert not any(noise.NAME in stage.needs for stage in left)
 
-    declared = {"version": noise.STAGE.version, **noise.STAGE.declare(job)}
+    declared = {"version": noise.STAGE.version, **noise.STAGE.declare("reference", job)}
     key = keys.digest([noise.NAME, declared])[: steps._DECLARED_DIGITS] + "-aa"
     with where.store.making(noise.NAME, key) as attempt:
         write_lines(attempt.folder / noise.FLOORS_FILE, [])
         where.store.seal(attempt, {"name": noise.NAME, "key": key, "declared": declared, "needs": {}, "note": ""})
-    assert steps.resolve(noise.STAGE, job, where, {}).state == "kept"
+    assert steps.resolve(noise.STAGE.instance("reference"), job, where, {}).state == "kept"
 
 
 def scripted(tmp_path, *words):
@@ -246,7 +248,7 @@ def test_a_script_in_float32_with_sgd_is_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(noise, "ask_agent", None)
     folder = tmp_path / "noise"
     folder.mkdir()
-    result = noise.STAGE.make(scripted(tmp_path), folder, write_reference(tmp_path / "reference", np.float32))
+    result = noise.STAGE.make("reference", scripted(tmp_path), folder, write_reference(tmp_path / "reference", np.float32))
     assert result.note == "not measured: the script computes in float32 with no optimizer but SGD, where it is not measured"
     assert noise.read_floors({noise.NAME: folder}) == {}
     assert noise.explain_missing(folder) == "the script computes in float32 with no optimizer but SGD, where it is not measured"
@@ -274,7 +276,7 @@ def test_any_other_script_runs_once_for_each_disturbance_and_its_logs_are_put_ba
     folder = tmp_path / "noise"
     folder.mkdir()
     job = scripted(tmp_path, "workload.files=[loss.jsonl]")
-    result = noise.STAGE.make(job, folder, write_reference(tmp_path / "reference", dtype, optimizer))
+    result = noise.STAGE.make("reference", job, folder, write_reference(tmp_path / "reference", dtype, optimizer))
     assert asked == [("reference", "noise", name, True) for name in NOISES[: 1 if problem else None]]
     assert Path("loss.jsonl").read_text() == "recorded"
     assert sorted(path.name for path in folder.iterdir()) == ["floors.jsonl", "noise.json"]

@@ -50,7 +50,7 @@ def tabulated(pair, made, job_of, tmp_path, monkeypatch):
         job = replace(job, config=replace(job.config, operators=Operators(against=str(against))))
         folder = tmp_path / f"table{len(asked)}"
         folder.mkdir()
-        result = operators.stage(second_pass=False).make(job, folder, folders)
+        result = operators.STAGE.make(job, folder, folders)
         folders["operators"] = folder
         return result, folder, folders, job
 
@@ -71,7 +71,7 @@ def test_the_published_table_is_the_one_that_another_run_takes(tabulated, tmp_pa
     _, _, folders, job = tabulated()
     folder = tmp_path / "shown"
     folder.mkdir()
-    report.stage(escalating=False, second_pass=False).make(job, folder, folders)
+    report.STAGE.make(job, folder, folders)
     assert "Operators" in (folder / "public" / "report.md").read_text()
     _, again, _, _ = tabulated(folder / "public" / "operators.json")
     (row,) = operators.read_table({"operators": again})

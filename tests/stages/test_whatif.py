@@ -56,7 +56,7 @@ def try_over(made, job_of, tmp_path, monkeypatch):
 
         def run(word, agent, number=0, **changes):
             monkeypatch.setattr(whatif, "ask_agent", agent)
-            stage = whatif.stage(word, second_pass=False, evaluates=False, floors=False)
+            stage = whatif.STAGE.instance(word)
             folder = tmp_path / f"{word}{number}"
             folder.mkdir(exist_ok=True)
             result = stage.make(replace(job, config=replace(job.config, **changes)), folder, folders)
@@ -160,7 +160,7 @@ def test_the_report_has_outcomes_and_no_path_of_this_machine(tried, tmp_path):
     _, _, folders, job = tried("suspects_in_float64", Agent())
     folder = tmp_path / "shown"
     folder.mkdir()
-    report.stage(escalating=False, second_pass=False, evaluates=False).make(job, folder, folders)
+    report.STAGE.make(job, folder, folders)
     (outcome,) = json.loads((folder / "public" / "result.json").read_text())["whatifs"]
     assert (outcome["name"], outcome["removed"]) == ("suspects_in_float64", 1)
     assert "linear in float64" in (folder / "public" / "report.md").read_text()

@@ -6,7 +6,7 @@ after both passes read the results of the second one if it was made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from precflow.dumps.protocol import Dump
@@ -18,26 +18,12 @@ from precflow.dumps.views.paired import see_through_rules
 from precflow.dumps.views.same_start import SameStart, see_same_start
 from precflow.dumps.views.two_passes import TwoPasses
 from precflow.stages.dump import open_dump
-from precflow.stages.job import Job
-
-MARK = "@2"
+from precflow.stages.job import MARK, Job
 
 
 def second(name: str) -> str:
     """Return the name of an instance's counterpart in the second pass."""
     return name + MARK
-
-
-def newest(needs: Sequence[str], *, second_pass: bool) -> tuple[str, ...]:
-    """Return the names of what a stage needs: of the second pass if there is one, and of dumps those of both passes.
-
-    >>> newest(("dump.target", "compare"), second_pass=True)
-    ('dump.target', 'dump.target@2', 'compare@2')
-    """
-    if not second_pass:
-        return tuple(needs)
-    dumps = [name for name in needs if name.startswith("dump.")]
-    return (*dumps, *map(second, needs))
 
 
 def latest(needs: Mapping[str, Path], name: str) -> Path:

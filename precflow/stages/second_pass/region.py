@@ -7,16 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.selection import DetailRule
-from precflow.config.schema import plain
+from precflow.config.schema import RunConfig, plain
+from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.second_pass import SecondPass, choose_calls
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.dump import open_dump
-from precflow.stages.job import Job, Stage, StageResult
+from precflow.stages.job import Job, Stage, StageResult, is_chosen
 from precflow.stages.judge import read_judged
 from precflow.stages.localize import read_region
 
 NAME = "region"
 SCOPE_FILE = "region.json"
+
+
+def escalates(config: RunConfig) -> bool:
+    """Return whether a second pass may follow the first: the recipe escalates, and its ``stages``, if any, have ``region``."""
+    return config.capture.detail == ESCALATING and is_chosen(config, NAME)
 
 
 def read_scope(folder: Path) -> SecondPass:
@@ -47,4 +53,11 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     return StageResult(note=scope.why)
 
 
-STAGE = Stage(name=NAME, needs=("dump.reference", "dump.target", "judge", "localize"), declare=_declare, make=_make, version=2)
+STAGE = Stage(
+    name="region",
+    place=100,
+    reads=("dump", "judge", "localize"),
+    declare=_declare,
+    make=_make,
+    parts=lambda config: ("",) if escalates(config) else (),
+)

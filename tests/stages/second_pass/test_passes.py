@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from precflow.dumps.views.two_passes import TwoPasses
-from precflow.stages.second_pass.passes import latest, newest, open_evidence, second
+from precflow.stages.second_pass.passes import latest, open_evidence, second
 
 ONE, TWO = Path("one"), Path("two")
 
@@ -20,18 +20,6 @@ def test_the_newest_folder_of_what_there_is():
     assert latest({"judge@2": TWO}, "judge") == TWO
     with pytest.raises(KeyError):
         latest({}, "judge")
-
-
-def test_needs_are_those_of_the_newest_pass_and_the_dumps_of_both():
-    needs = ("dump.reference", "dump.target", "judge")
-    assert newest(needs, second_pass=False) == needs
-    assert newest(needs, second_pass=True) == (
-        "dump.reference",
-        "dump.target",
-        "dump.reference@2",
-        "dump.target@2",
-        "judge@2",
-    )
 
 
 def test_evidence_of_one_pass_is_its_dump_and_of_two_is_both(pair):

@@ -1,9 +1,12 @@
 """The second pass of a side: when it runs again, and what its agent is asked for."""
 
+from dataclasses import replace
+
 import pytest
 
+from precflow.config.schema import Capture, RunConfig
 from precflow.diagnosis.second_pass import SecondPass
-from precflow.stages import dump
+from precflow.stages import dump, registry
 from precflow.stages.artifacts import write_value
 from precflow.stages.job import StageResult
 from precflow.stages.second_pass import region, second_dump
@@ -27,13 +30,14 @@ def asked(pair, job_of, tmp_path, monkeypatch):
         folder = tmp_path / "region"
         folder.mkdir(exist_ok=True)
         write_value(folder / region.SCOPE_FILE, scope)
-        return second_dump.stage(side).make(job, tmp_path, {"region": folder})
+        return second_dump.STAGE.make(side, job, tmp_path, {"region": folder})
 
     return run
 
 
 def test_a_second_pass_belongs_to_its_side_and_is_told_by_the_region():
-    stage = second_dump.stage("target")
+    config = replace(RunConfig(), capture=Capture(detail="escalating"))
+    stage = next(each for each in registry.instances(config) if each.name == "dump.target@2")
     assert (stage.name, stage.side, stage.kind, stage.label) == ("dump.target@2", "target", "dump", "dump@2")
     assert stage.needs == ("environment.target", "region")
     assert stage.scope_needs == ("region",)
