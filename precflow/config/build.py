@@ -1,22 +1,55 @@
-"""Builds the frozen dataclasses of the schema from plain data, and collects everything that is wrong on the way."""
+"""Builds frozen dataclasses from the plain data of a YAML file, and collects everything that is wrong on the way.
+
+Recipes are built by it, and every other kind of file: rules, what-ifs, standards.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from precflow.config import key_tree, units
-from precflow.config.documents import DottedPath, Mark, dotted, explain_yaml_trap
+from precflow.config.documents import Document, DottedPath, Mark, dotted, explain_yaml_trap
 from precflow.config.layers import COMMAND_LINE
-from precflow.config.schema import Numbers, RunConfig
+from precflow.config.schema import Numbers, RunConfig, key_of
 from precflow.config.suggestions import did_you_mean
 from precflow.config.vocabulary import MEANT, allowed_words
 from precflow.errors import Problem
 
 _WRONG = object()  # stands for a value that cannot be used; None may be a value
+_TYPED = ("Workload.arguments", "Side.arguments")  # words of a command line, whose numbers stay as they were written
+_EMPTY: tuple[Any, ...] = (None, "", [], {})  # what stands for nothing where a key must have a value
 _BOOLEANS = {**dict.fromkeys(("off", "no", "false"), False), **dict.fromkeys(("on", "yes", "true"), True)}  # of YAML 1.1
 _SUGGESTIONS = 20  # unknown keys that get a did-you-mean
+_NO_WORDS: Mapping[str, tuple[str, ...]] = {}
+
+Built = TypeVar("Built")
+
+
+def build_document(
+    document: Document, kind: type[Built], words: Mapping[str, tuple[str, ...]] = _NO_WORDS, **given: Any
+) -> tuple[Built | None, list[Problem]]:
+    """Build what a file of another kind than a recipe says.
+
+    Args:
+        document: The file.
+        kind: The dataclass; its fields without a default are keys that the file must have.
+        words: ``Dataclass.field`` -> the words that it may take.
+        given: Fields that are no keys of the file.
+
+    Returns:
+        The value, or ``None`` if a key that it must have is missing or wrong; and everything that is wrong.
+    """
+    builder = Builder(document.mark, words.get, _suggest_beside)
+    built = builder.build_section(kind, document.data, (), given)
+    return (built if isinstance(built, kind) else None), builder.problems
+
+
+def _suggest_beside(kind: type, path: DottedPath) -> str:
+    known = list(key_tree.fields(kind))
+    return did_you_mean(path[-1], known) or f" There are {', '.join(known)}"
 
 
 class Builder:
@@ -24,19 +57,26 @@ class Builder:
 
     Args:
         mark: Returns the mark of a path: its file and line, and the text that was written there.
+        words: Returns the words that ``Dataclass.field`` may take; ``None`` for any text.
+        suggest: Returns what to say of an unknown key in a section, by the section's type and the path of the key.
 
     Attributes:
         problems: What is wrong, in order of the data.
     """
 
-    def __init__(self, mark: Callable[[DottedPath], Mark]) -> None:
-        self._mark = mark
+    def __init__(
+        self,
+        mark: Callable[[DottedPath], Mark],
+        words: Callable[[str], tuple[str, ...] | None] = allowed_words,
+        suggest: Callable[[type, DottedPath], str] = lambda _, path: key_tree.suggest_key(path, len(path) - 1),
+    ) -> None:
+        self._mark, self._words, self._suggest = mark, words, suggest
         self._members = self._unknown = 0
         self.problems: list[Problem] = []
 
     def build(self, data: Mapping[str, Any]) -> RunConfig:
         """Return the configuration. It is usable only if ``problems`` is empty afterwards."""
-        config = self._build_section(RunConfig, data, ())
+        config = self.build_section(RunConfig, data, ())
         return config if isinstance(config, RunConfig) else RunConfig()
 
     def say(self, path: DottedPath, message: str) -> Any:
@@ -44,34 +84,47 @@ class Builder:
         self.problems.append(Problem(self._mark(path).place, dotted(path), message))
         return _WRONG
 
-    def _build_section(self, kind: type, data: Any, path: DottedPath) -> Any:
+    def build_section(self, kind: type, data: Any, path: DottedPath, given: Mapping[str, Any] = _NO_WORDS) -> Any:
+        """Return one section; no such value if a key that it must have is missing or wrong.
+
+        Args:
+            kind: Its dataclass.
+            data: What was written.
+            path: Where.
+            given: Values of fields that are no keys.
+        """
         if not isinstance(data, Mapping):
             keys = ", ".join(list(key_tree.fields(kind))[:4])
             instead = "it is empty: leave it out" if data is None else f"not one value: {_shorten(data)}"
             return self.say(path, f"is a section with keys ({keys}...), {instead}")
-        values = {}
+        values = dict(given)
+        needed = [key_of(one.name) for one in dataclasses.fields(kind) if _is_needed(one) and one.name not in given]
+        for key in (key for key in needed if data.get(key) in _EMPTY):
+            self.say((*path, key), "is missing")
         for key, value in data.items():
             here = (*path, str(key))
-            if key not in key_tree.fields(kind):
+            if key not in key_tree.fields(kind) or key in given:
                 self._unknown += 1  # a near key takes milliseconds to find
-                self.say(
-                    here, "no such key." + (key_tree.suggest_key(here, len(path)) if self._unknown <= _SUGGESTIONS else "")
-                )
+                self.say(here, "no such key." + (self._suggest(kind, here) if self._unknown <= _SUGGESTIONS else ""))
+            elif key in needed and value in _EMPTY:
+                continue
             elif value is None and self._mark(here).raw in (None, "null"):
                 continue  # an explicit null takes an inherited value away
             else:
                 built = self._build_value(key_tree.fields(kind)[key], value, here, f"{kind.__name__}.{key}")
                 if built is not _WRONG:
                     values[key] = built
+        if not values.keys() >= set(needed):
+            return _WRONG
         return kind(**{key_tree.attribute(key): value for key, value in values.items()})
 
     def _build_value(self, hint: Any, value: Any, path: DottedPath, field: str) -> Any:
         kind = key_tree.without_none(hint)
         origin = typing.get_origin(kind)
         if key_tree.is_section(kind):
-            return self._build_section(kind, value, path)
+            return self.build_section(kind, value, path)
         if kind is Any:
-            return self._build_open(value, path)
+            return self._build_open(value, path, field)
         if kind is Numbers:
             return self._build_numbers(value, path)
         if origin is tuple:
@@ -83,7 +136,8 @@ class Builder:
     def _build_list(self, kind: Any, value: Any, path: DottedPath, field: str) -> Any:
         if not isinstance(value, (list, tuple)):
             if key_tree.is_section(kind) or isinstance(value, Mapping) or value is None:
-                return self.say(path, f"expected a list, got {_shorten(value)}")
+                keys = f" of entries with {', '.join(key_tree.fields(kind))}" if key_tree.is_section(kind) else ""
+                return self.say(path, f"expected a list{keys}, got {_shorten(value)}")
             built = self._build_value(kind, value, path, field)
             return _WRONG if built is _WRONG else (built,)
         items = [self._build_value(kind, item, (*path, str(number)), field) for number, item in enumerate(value)]
@@ -121,13 +175,13 @@ class Builder:
         }
         return _WRONG if any(item is _WRONG for item in items.values()) else items
 
-    def _build_open(self, value: Any, path: DottedPath) -> Any:
+    def _build_open(self, value: Any, path: DottedPath, field: str) -> Any:
         """Accept any value, except one that YAML changed against expectation."""
         if isinstance(value, Mapping):
-            return {str(key): self._build_open(item, (*path, str(key))) for key, item in value.items()}
+            return {str(key): self._build_open(item, (*path, str(key)), field) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self._build_open(item, (*path, str(number))) for number, item in enumerate(value)]
-        if path[1:2] == ("arguments",) and self._raw(path) is not None and type(value) in (int, float):
+            return [self._build_open(item, (*path, str(number)), field) for number, item in enumerate(value)]
+        if field in _TYPED and self._raw(path) is not None and type(value) in (int, float):
             return self._raw(path)  # words of a command line, which reach the script as they were written: 1e-4 and not 0.0001
         trap = "" if self._mark(path).place == COMMAND_LINE else explain_yaml_trap(value, self._raw(path))
         return self.say(path, trap) if trap else value
@@ -158,7 +212,7 @@ class Builder:
             return self.say(path, f"{error}, got {_quote(value, self._raw(path))}")
 
     def _build_text(self, value: Any, path: DottedPath, field: str) -> Any:
-        words, mark = allowed_words(field), self._mark(path)
+        words, mark = self._words(field), self._mark(path)
         raw = self._raw(path)
         if not isinstance(value, str):
             # `title=2027` is a text on the command line, where nobody quotes; and an int that reads back as it was written
@@ -177,6 +231,10 @@ class Builder:
 
     def _raw(self, path: DottedPath) -> str | None:
         return self._mark(path).raw
+
+
+def _is_needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _explain_misread_word(value: Any, raw: str | None, words: tuple[str, ...] | None, field: str) -> str:

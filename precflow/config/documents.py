@@ -99,6 +99,13 @@ class Document:
     marks: Mapping[DottedPath, Mark] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
+    def mark(self, path: DottedPath) -> Mark:
+        """Return the mark of a value. Of one that is not there it has the line of what it should be in, or only the file."""
+        if path in self.marks:
+            return self.marks[path]
+        around = next((path[:length] for length in range(len(path), 0, -1) if path[:length] in self.marks), None)
+        return Mark(self.marks[around].place if around else display_path(self.path), group=self.group)
+
 
 def display_path(path: Path) -> str:
     """Return a path for a message: relative if it is inside the working directory."""

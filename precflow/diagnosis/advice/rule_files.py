@@ -6,17 +6,18 @@ not measured yet, add a module to ``evidence/of_run/``, or to ``evidence/of_susp
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from precflow import resources
 from precflow.agent.contract import PHASES
-from precflow.config.documents import Document, display_path, dotted, read
+from precflow.config.build import build_document
+from precflow.config.documents import Document, PathProblems, display_path, dotted, read
+from precflow.config.suggestions import did_you_mean
 from precflow.diagnosis.advice.rule_templates import check_template, find_failure
 from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
 from precflow.diagnosis.findings import CERTAINTIES
@@ -28,7 +29,6 @@ RANKS = ("before", "normal", "after")
 """Among findings of equal certainty: those before all suspects, those in the order of the suspects, those after them."""
 _CONDITIONS = ("when", "likely_when", "certain_when")
 _TEXTS = ("title", "where", "why", "fix", "try_it", "confirm", "look")
-_LISTS = ("evidence", "sources")
 _IDENTIFIER = re.compile(r"PF\d{3}")
 # Not PF001 and the like: a rule that precflow adds later could have the same id.
 _OF_TEAM = re.compile(r"(?!PF\d)[A-Z]{2,8}\d{3}")
@@ -45,9 +45,6 @@ class Objection:
 
     when: str
     because: str
-
-
-_OBJECTION = ("when", "because")
 
 
 @dataclass(frozen=True)
@@ -109,8 +106,12 @@ class AdviceRule:
         return self.about in _ABOUT_RUN
 
 
-_KEYS = {field.name: field for field in fields(AdviceRule)}
-_NEEDED = tuple(name for name, field in _KEYS.items() if field.default is MISSING)
+_WORDS = {
+    "AdviceRule.certainty": CERTAINTIES,
+    "AdviceRule.about": ABOUT,
+    "AdviceRule.phase": PHASES,
+    "AdviceRule.rank": RANKS,
+}
 
 
 def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[AdviceRule]:
@@ -184,82 +185,53 @@ def _check_document(
     document: Document, identifier: re.Pattern[str], *, templates: bool
 ) -> tuple[tuple[Problem, ...], AdviceRule | None]:
     name = document.path.stem
-    problems = tuple(Problem(problem.place, problem.key or name, problem.message) for problem in document.problems)
-    problems = problems or tuple(_find_problems(document, identifier) if templates else _find_wrong_keys(document))
+    problems = [Problem(problem.place, problem.key or name, problem.message) for problem in document.problems]
     if problems:
-        return problems, None
-    values: dict[str, Any] = {key: tuple(value) if key in _LISTS else value for key, value in document.data.items()}
-    values["against"] = tuple(Objection(**one) for one in values.get("against", ()))
-    return (), AdviceRule(**values)
+        return tuple(problems), None
+    rule, problems = build_document(document, AdviceRule, _WORDS)
+    if templates:
+        known = {problem.key for problem in problems}
+        for path, message in _find_problems(document, identifier):
+            if dotted(path) not in known:
+                problems.append(Problem(document.mark(path).place, dotted(path), message))
+    return tuple(problems), (rule if not problems else None)
 
 
-def _find_wrong_keys(document: Document) -> Iterator[Problem]:
-    plain, whole = document.data, display_path(document.path)
-    for key in (key for key in plain if key not in _KEYS):
-        yield Problem(document.marks[(key,)].place, dotted((key,)), f"no such key; a rule has {', '.join(_KEYS)}")
-    for key in (key for key in _NEEDED if not plain.get(key)):
-        yield Problem(whole, key, "is missing")
+def _find_problems(document: Document, identifier: re.Pattern[str]) -> PathProblems:
+    """Yield what is wrong with values that have the right form: the id, texts, conditions, and names of evidence."""
+    plain, about = document.data, document.data.get("about")
+    if isinstance(given := plain.get("id"), str) and not (
+        identifier.fullmatch(given) and document.path.name.startswith(f"{given}_")
+    ):
+        form = "PFnnn" if identifier is _IDENTIFIER else "a prefix of your own and three digits, such as OUR001"
+        yield ("id",), f"is {given!r}; expected {form}, and a file name that starts with it and an underscore"
+    for key, value in plain.items():
+        if key in (*_CONDITIONS, *_TEXTS) and isinstance(value, str):
+            wrong = list(_check_text(value, about, condition=key in _CONDITIONS))
+            if not wrong and key in _TEXTS and identifier is _OF_TEAM:  # a test fills in those that ship, which takes a while
+                wrong += find_failure(value)
+            yield from (((key,), message) for message in wrong)
+        elif key == "evidence" and isinstance(value, list):
+            yield from (((key,), message) for message in _check_names(value, about))
+        elif key == "against" and isinstance(value, list):
+            for number, entry in enumerate(value):
+                for name in ("when", "because"):
+                    text = entry.get(name) if isinstance(entry, Mapping) else None
+                    messages = _check_text(text, about, condition=name == "when") if isinstance(text, str) else ()
+                    yield from (((key, str(number), name), message) for message in messages)
 
 
-def _find_problems(document: Document, identifier: re.Pattern[str]) -> Iterator[Problem]:
-    yield from _find_wrong_keys(document)
-    plain = document.data
-    for key in (key for key in plain if key in _KEYS):
-        if key == "against":
-            yield from _check_objections(document, plain[key], plain.get("about"))
-            continue
-        messages = list(_check_value(document.path, key, plain[key], plain.get("about"), identifier))
-        if not messages and key in _TEXTS and identifier is _OF_TEAM:  # a test fills in those that ship, which takes a while
-            messages += find_failure(plain[key])
-        for message in messages:
-            yield Problem(document.marks[(key,)].place, key, message)
-
-
-def _check_objections(document: Document, given: Any, about: Any) -> Iterator[Problem]:
-    """Yield what is wrong with the list of what speaks against a rule, each with the line of its own entry."""
-    if not isinstance(given, list) or not all(isinstance(one, dict) and set(one) == set(_OBJECTION) for one in given):
-        expected = "expected a list of entries, each with `when` (a condition) and `because` (a text)"
-        yield Problem(document.marks[("against",)].place, "against", f"is {given!r}; {expected}")
-        return
-    for number, one in enumerate(given):
-        for key in _OBJECTION:
-            path = ("against", str(number), key)
-            mark = document.marks.get(path) or document.marks[("against",)]
-            if not isinstance(one[key], str):
-                yield Problem(mark.place, dotted(path), f"is {one[key]!r}; expected text, so quote it")
-                continue
-            problems, names = check_template(one[key], condition=key == "when")
-            yield from (Problem(mark.place, dotted(path), message) for message in (*problems, *_check_names(names, about)))
-
-
-def _check_value(path: Path, key: str, value: Any, about: Any, identifier: re.Pattern[str]) -> Iterator[str]:
-    """Yield what is wrong with one value."""
-    choices = {"certainty": CERTAINTIES, "about": ABOUT, "phase": PHASES, "rank": RANKS, "explains": (True, False)}
-    if key in choices:
-        if not (isinstance(value, type(choices[key][0])) and value in choices[key]):  # 1 is in (True, False), but no bool
-            yield f"is {value!r}; expected one of {', '.join(map(str, choices[key]))}"
-    elif key in _LISTS:
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            yield f"is {value!r}; expected a list of texts"
-        elif key == "evidence":
-            yield from _check_names(value, about)
-    elif not isinstance(value, str):
-        yield f"is {value!r}; expected text, so quote it"
-    elif key == "id":
-        if not identifier.fullmatch(value) or not path.name.startswith(f"{value}_"):
-            form = "PFnnn" if identifier is _IDENTIFIER else "a prefix of your own and three digits, such as OUR001"
-            yield f"is {value!r}; expected {form}, and a file name that starts with it and an underscore"
-    elif key in (*_CONDITIONS, *_TEXTS):
-        problems, names = check_template(value, condition=key in _CONDITIONS)
-        yield from problems
-        yield from _check_names(names, about)
+def _check_text(text: str, about: Any, *, condition: bool) -> Iterator[str]:
+    """Yield what is wrong with a template, or with a condition."""
+    problems, names = check_template(text, condition=condition)
+    yield from problems
+    yield from _check_names(names, about)
 
 
 def _check_names(names: Sequence[str], about: Any) -> Iterator[str]:
     """Yield a sentence for each name that is no evidence, or is evidence about a suspect in a rule about the run."""
     for name in names:
         if name not in EVIDENCE:
-            near = difflib.get_close_matches(name, EVIDENCE, n=1)
-            yield f"no evidence is named {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+            yield f"no evidence is named {name!r}.{did_you_mean(str(name), EVIDENCE)}"
         elif about in _ABOUT_RUN and name in OF_SUSPECT:
             yield f"{name!r} is known only of a suspect, and this rule is about the run"

@@ -7,23 +7,24 @@ is not yet, add a row to ``contract.WHATIF_KINDS``, and the change in the agent'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import WHATIF_KINDS, WHATIF_OF_RUN
-from precflow.config.documents import Document, display_path, dotted, read
+from precflow.config.build import build_document
+from precflow.config.documents import PathProblems, display_path, dotted, read
 from precflow.config.sections import whatifs
 from precflow.config.suggestions import did_you_mean
 from precflow.diagnosis.advice.rule_templates import check_template
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.errors import ConfigError, Problem
 
-_TEXTS = ("title", "why")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,79}")
 _RULE = re.compile(r"[A-Z]{2,8}\d{3}")
 _MOST_PADDING = 4096
+_MOST_COST = 1e6
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,6 @@ class WhatIf:
         return all(kind in WHATIF_OF_RUN for kind in self.change)
 
 
-_KEYS = {field.name: field for field in fields(WhatIf) if field.name != "name"}
-_NEEDED = tuple(name for name, field in _KEYS.items() if field.default is MISSING)
-
-
 def load_whatifs(folders: Sequence[Path]) -> list[WhatIf]:
     """Read every what-if file of the folders, sorted by name; of two with one name, that of the first folder counts.
 
@@ -82,54 +79,34 @@ def load_whatifs(folders: Sequence[Path]) -> list[WhatIf]:
 def check_file(path: Path) -> tuple[list[Problem], WhatIf | None]:
     """Return what is wrong with one file, each problem with its line, and its what-if if nothing is."""
     document = read(path, "whatif", path.stem)
-    problems = [Problem(problem.place, problem.key or path.stem, problem.message) for problem in document.problems]
-    problems += [] if problems else list(_find_problems(document))
-    if problems:
-        return problems, None
-    data = document.data
-    values = {**data, "confirms": tuple(data.get("confirms", ())), "cost": float(data.get("cost", 1.0))}
-    return [], WhatIf(name=path.stem, **values)
+    if document.problems:
+        return [Problem(problem.place, problem.key or path.stem, problem.message) for problem in document.problems], None
+    whatif, problems = build_document(document, WhatIf, name=path.stem)
+    if not _NAME.fullmatch(path.stem) or path.stem in whatifs.WORDS:
+        message = "is no name for a what-if: small letters, digits and _, and no word of precflow's"
+        problems.insert(0, Problem(display_path(path), path.stem, message))
+    if whatif is not None:
+        wrong = {problem.key for problem in problems}
+        found = ((place, message) for place, message in _find_problems(whatif) if dotted(place) not in wrong)
+        problems += [Problem(document.mark(place).place, dotted(place), message) for place, message in found]
+    return problems, (whatif if not problems else None)
 
 
-def _find_problems(document: Document) -> Iterator[Problem]:
-    plain, whole = document.data, display_path(document.path)
-    if not _NAME.fullmatch(document.path.stem) or document.path.stem in whatifs.WORDS:
-        yield Problem(
-            whole, document.path.stem, "is no name for a what-if: small letters, digits and _, and no word of precflow's"
-        )
-    for key in (key for key in plain if key not in _KEYS):
-        yield Problem(document.marks[(key,)].place, dotted((key,)), f"no such key; a what-if has {', '.join(_KEYS)}")
-    for key in (key for key in _NEEDED if not plain.get(key)):
-        yield Problem(whole, key, "is missing")
-    for key in (key for key in plain if key in _KEYS):
-        for path, message in _check_value(key, plain[key]):
-            mark = document.marks.get(path) or document.marks[(key,)]
-            yield Problem(mark.place, dotted(path), message)
+def _find_problems(whatif: WhatIf) -> PathProblems:
+    """Yield what is wrong with values that have the right form."""
+    yield from _check_change(whatif.change)
+    if not 0 < whatif.cost < _MOST_COST:
+        yield ("cost",), f"is {whatif.cost:g}; expected a number above 0: the time of a run with it, in runs without"
+    for number, rule in enumerate(whatif.confirms):
+        if not _RULE.fullmatch(rule):
+            yield ("confirms", str(number)), f"is {rule!r}; expected the id of a rule, such as PF214"
+    problems, names = check_template(whatif.when, condition=True) if whatif.when else ((), ())
+    yield from ((("when",), problem) for problem in problems)
+    for name in (name for name in names if name not in EVIDENCE):
+        yield ("when",), f"no evidence is named {name!r}.{did_you_mean(name, EVIDENCE)}"
 
 
-def _check_value(key: str, value: Any) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield ``(path, what is wrong)`` with one value."""
-    if key == "change":
-        yield from _check_change(value)
-    elif key == "cost":
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
-            yield (key,), f"is {value!r}; expected a number above 0: the time of a run with it, in runs without"
-    elif key == "confirms":
-        if not isinstance(value, list) or not all(isinstance(item, str) and _RULE.fullmatch(item) for item in value):
-            yield (key,), f"is {value!r}; expected a list of ids of rules, such as [PF214]"
-    elif not isinstance(value, str):
-        yield (key,), f"is {value!r}; expected text, so quote it"
-    elif key == "when":
-        problems, names = check_template(value, condition=True)
-        yield from (((key,), problem) for problem in problems)
-        for name in (name for name in names if name not in EVIDENCE):
-            yield (key,), f"no evidence is named {name!r}.{did_you_mean(name, EVIDENCE)}"
-
-
-def _check_change(change: Any) -> Iterator[tuple[tuple[str, ...], str]]:
-    if not isinstance(change, Mapping) or not change:
-        yield ("change",), f"is {change!r}; expected what is changed, such as {{dtype: float32}}"
-        return
+def _check_change(change: Mapping[str, Any]) -> PathProblems:
     for kind in (kind for kind in change if kind not in WHATIF_KINDS):
         yield (
             ("change", str(kind)),

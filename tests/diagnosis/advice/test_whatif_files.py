@@ -39,19 +39,20 @@ def test_a_good_file_has_no_problem(problems):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (GOOD + "wen: low_precision\n", "4 wen no such key"),
+        (GOOD + "wen: low_precision\n", "4 wen no such key. Did you mean  when ?"),
         ("title: a\nwhy: b\n", "change is missing"),
         (GOOD + "when: low_precison\n", "4 when no evidence is named 'low_precison'. Did you mean  low_precision ?"),
         (GOOD + "when: low_precision and\n", "4 when cannot be read"),
         (GOOD + "when: '[x for x in y]'\n", "4 when"),
         (GOOD + "cost: 0\n", "4 cost is 0; expected a number above 0"),
-        (GOOD + "confirms: PF214\n", "4 confirms is 'PF214'; expected a list of ids"),
+        (GOOD + "confirms: pf214\n", "4 confirms[0] is 'pf214'; expected the id of a rule, such as PF214"),
+        (GOOD + "confirms: {PF214: 1}\n", "4 confirms expected a list"),
         (GOOD.replace("dtype", "dtyp"), "2 change.dtyp no such change. Did you mean  dtype ?"),
         (GOOD.replace("float32}", "float16}"), "2 change.dtype is 'float16'; expected one of float32, float64"),
         (GOOD.replace("dtype: float32", "padded_to: 1"), "2 change.padded_to is 1; expected a whole number"),
         (GOOD.replace("dtype: float32", "arguments: {eps: [1]}"), "change.arguments is {'eps': [1]}; expected `reference`"),
         (GOOD.replace("dtype: float32", "dtype: float32, switches: deterministic"), "2 change changes calls and the whole run"),
-        (GOOD.replace("{dtype: float32}", "float32"), "2 change is 'float32'; expected what is changed"),
+        (GOOD.replace("{dtype: float32}", "float32"), "2 change expected `name: value` lines, got `float32`"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_line(problems, text, expected):
