@@ -151,9 +151,10 @@ def build_tolerance(standard: Standards, limits: Mapping[str, Any]) -> Tolerance
     """
     from precflow.config.build import Builder
     from precflow.config.documents import Mark
+    from precflow.config.vocabulary import allowed_words
 
     names = [standard] if isinstance(standard, str) else list(standard or ())
-    builder = Builder(lambda _: Mark(""))
+    builder = Builder(lambda _: Mark(""), allowed_words)
     unknown = [Problem("", name, "no such limit") for name in limits if name in _NO_LIMITS]
     tolerance = replace(builder.build({"tolerance": limits}).tolerance, standards=tuple(names))
     problems = [*unknown, *builder.problems]

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from precflow.config.sections.standards import StandardFile, find, names
+from precflow.config.sections.standards import find, names, read_standard
 
 PAGE = Path(__file__).parents[1] / "docs" / "standards.md"
 
 
 def write_row(name):
     """Return a standard's line of the table."""
-    file = StandardFile(find(name))
+    file, _ = read_standard(find(name))
     judged = "losses" if file.losses else "operators" if file.operators or file.benchmark else "records"
     day = f"{file.date}, until {file.until}" if file.until else file.date
     return f"| `{name}` | {judged} | {describe_limits(file)} | {file.source} | {day} |"
@@ -29,8 +29,8 @@ def describe_limits(file):
         return "; ".join(
             f"{level}: " + ", ".join(f"{name} {limit:g}" for name, limit in limits.items()) for level, limits in levels
         )
-    if file.times:
-        return f"float32: {file.times['float32']:g} times the noise floor"
+    if file.noise:
+        return f"float32: {file.noise.times['float32']:g} times the noise floor"
     limits = file.limits.get("float32") or {
         key: getattr(file.operators["float32"], key)
         for key in ("mere", "mare", "share", "atol", "rtol", "largest", "largest_ulps")

@@ -10,15 +10,25 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from precflow.agent.contract import CHECKED, UNCHECKED
 from precflow.config import key_tree, units
 from precflow.config.documents import Document, DottedPath, Mark, dotted, explain_yaml_trap
 from precflow.config.layers import COMMAND_LINE
 from precflow.config.schema import Numbers, RunConfig, key_of
 from precflow.config.suggestions import did_you_mean
-from precflow.config.vocabulary import MEANT, allowed_words
 from precflow.errors import Problem
 
 _WRONG = object()  # stands for a value that cannot be used; None may be a value
+# What people who know YAML's booleans mean where a word is wanted.
+_MEANT = {
+    ("Determinism.algorithms", False): "native",
+    ("Determinism.algorithms", True): "warn",
+    ("Determinism.dropout", False): "removed",
+    ("Determinism.observer", False): UNCHECKED,
+    ("Determinism.observer", True): CHECKED,
+    ("Determinism.as_is", False): UNCHECKED,
+    ("Determinism.as_is", True): CHECKED,
+}
 _TYPED = ("Workload.arguments", "Side.arguments")  # words of a command line, whose numbers stay as they were written
 _EMPTY: tuple[Any, ...] = (None, "", [], {})  # what stands for nothing where a key must have a value
 _BOOLEANS = {**dict.fromkeys(("off", "no", "false"), False), **dict.fromkeys(("on", "yes", "true"), True)}  # of YAML 1.1
@@ -67,7 +77,7 @@ class Builder:
     def __init__(
         self,
         mark: Callable[[DottedPath], Mark],
-        words: Callable[[str], tuple[str, ...] | None] = allowed_words,
+        words: Callable[[str], tuple[str, ...] | None],
         suggest: Callable[[type, DottedPath], str] = lambda _, path: key_tree.suggest_key(path, len(path) - 1),
     ) -> None:
         self._mark, self._words, self._suggest = mark, words, suggest
@@ -223,7 +233,7 @@ class Builder:
             value = as_typed
         if words is not None and value not in words:
             shown = ", ".join(word for word in words if word)
-            meant = MEANT.get((field, _BOOLEANS[value.casefold()])) if value.casefold() in _BOOLEANS else ""
+            meant = _MEANT.get((field, _BOOLEANS[value.casefold()])) if value.casefold() in _BOOLEANS else ""
             if meant:
                 return self.say(path, f"YAML reads `{value}` as a boolean. Use {meant} (one of {shown})")
             return self.say(path, f"{_shorten(value)} is not one of {shown}.{did_you_mean(value, filter(None, words))}")
@@ -244,7 +254,7 @@ def _explain_misread_word(value: Any, raw: str | None, words: tuple[str, ...] | 
     reading = str(value).lower() if isinstance(value, bool) else f"the number {value}"
     misread = f"YAML reads `{raw if raw is not None else value}` as {reading}."
     if words:
-        meant = MEANT.get((field, value), "") if isinstance(value, bool) else ""
+        meant = _MEANT.get((field, value), "") if isinstance(value, bool) else ""
         others = ", ".join(word for word in words if word and word != meant)
         return f"{misread} Use {meant} (also: {others})" if meant else f"{misread} Use one of {others}"
     return f"{misread} Put it in quotes"

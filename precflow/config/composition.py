@@ -45,6 +45,7 @@ from precflow.config.search_path import (
 from precflow.config.sections import standards, whatifs
 from precflow.config.sections.tolerance_section import find_expired
 from precflow.config.suggestions import find_near
+from precflow.config.vocabulary import allowed_words
 from precflow.errors import ConfigError, Problem, TrustError
 
 _DEFAULT = ("capture", "tensors")  # chosen where nobody chooses; so is an executor, which then is precflow's own
@@ -230,7 +231,7 @@ def _build(
     interpolation = Interpolation(layers.data, site=site)
     data = interpolation.resolve(layers.data)
     redaction.learn(data)  # whatever is said from now on
-    builder = Builder(layers.mark)
+    builder = Builder(layers.mark, allowed_words)
     for path, message in interpolation.problems:
         builder.say(path, message)
     config = builder.build(data)

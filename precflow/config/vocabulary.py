@@ -70,17 +70,6 @@ WORDS = {
     "RunConfig.output": ("auto", "terminal", "ci", "quiet"),
 }
 
-# What people who know YAML's booleans mean where a word is wanted.
-MEANT = {
-    ("Determinism.algorithms", False): "native",
-    ("Determinism.algorithms", True): "warn",
-    ("Determinism.dropout", False): "removed",
-    ("Determinism.observer", False): UNCHECKED,
-    ("Determinism.observer", True): CHECKED,
-    ("Determinism.as_is", False): UNCHECKED,
-    ("Determinism.as_is", True): CHECKED,
-}
-
 
 def allowed_words(field: str) -> tuple[str, ...] | None:
     """Return the words that ``Dataclass.field`` may take, or ``None`` where any text will do."""

@@ -150,10 +150,10 @@ def _hold_deviation(
 
 
 def _hold_sides(name: str, limits: LossLimits, found: Deviations) -> Held:
-    if limits.one_side is None or found.compared < limits.one_side_steps:
+    if limits.one_side is None or found.compared < limits.one_side.steps:
         return Held()
     share, side = max((found.above, "above"), (found.below, "below"))
-    if share < limits.one_side:
+    if share < limits.one_side.share:
         return Held()
     text = f"the target's {name} is {side} the reference's in {share:.3g} of the steps, and has to fluctuate around it"
     return Held(failed=(text,))

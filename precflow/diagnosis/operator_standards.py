@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from precflow.config.sections.standard_sections import ORDINARY, Benchmark, OperatorLimits
+from precflow.config.sections.standard_sections import Benchmark, OperatorLimits
 from precflow.diagnosis.introduced import MOVEMENT, RANDOM, Evaluated
 from precflow.judgement.coverage import tally
 from precflow.judgement.standards import Standard
@@ -83,7 +83,7 @@ def list_asked(standards: Sequence[Standard]) -> dict[str, dict[str, dict[str, l
             if limits.share is not None:
                 within[standard.name] = [limits.atol, limits.rtol]
         for dtype, border in (standard.benchmark.small if standard.benchmark else {}).items():
-            asked[dtype]["small"][standard.name] = list(border)
+            asked[dtype]["small"][standard.name] = [border.below, border.error]
     return dict(asked)
 
 
@@ -164,7 +164,7 @@ def _hold_to_ratios(standard: Standard, evaluated: Evaluated, operator: str) -> 
         return Held(call, index, "invalid", text=text)
     if standard.name not in target.errors["small"] or standard.name not in reference.errors.get("small", {}):
         return Held(call, index, "unlimited", text=f"{standard.name} has no limits for {target.dtype}")
-    level = benchmark.levels.get(operator.removeprefix("aten."), ORDINARY)
+    level = benchmark.find_level(operator.removeprefix("aten."))
     ratios = find_ratios(reference.errors["small"][standard.name], target.errors["small"][standard.name])
     limits = {metric: limit for metric, limit in benchmark.ratios[level].items() if metric in ratios}
     if not limits:
@@ -204,9 +204,9 @@ def _judge_again(
                 1.0 if errors[0]["rmse"] == errors[1]["rmse"] else _divide(errors[1]["rmse"], errors[0]["rmse"])
             )
     bounds = {
-        operator: bootstrap_lower(found, benchmark.draws, benchmark.confidence)
+        operator: bootstrap_lower(found, benchmark.recheck.draws, benchmark.recheck.confidence)
         for operator, found in ratios.items()
-        if len(found) >= benchmark.fewest
+        if len(found) >= benchmark.recheck.fewest
     }
     final = []
     for outcome in held:
@@ -214,7 +214,8 @@ def _judge_again(
         if outcome.outcome != "open":
             final.append(outcome)
         elif operator not in bounds:
-            few = f"to judge it again takes {benchmark.fewest} calls of {operator}, and {len(ratios[operator])} were recorded"
+            fewest, recorded = benchmark.recheck.fewest, len(ratios[operator])
+            few = f"to judge it again takes {fewest} calls of {operator}, and {recorded} were recorded"
             final.append(replace(outcome, text=f"{outcome.text}; {few}"))
         elif bounds[operator] > 1:
             again = f"and the median ratio of {len(ratios[operator])} calls is at least {bounds[operator]:.3g}, above 1"

@@ -9,7 +9,7 @@ from pathlib import Path
 from precflow import resources
 from precflow.config.documents import display_path
 from precflow.config.sections.standard_sections import Benchmark, LossLimits, OperatorLimits, describe_origin
-from precflow.config.sections.standards import StandardFile, find
+from precflow.config.sections.standards import find, read_standard
 from precflow.config.suggestions import did_you_mean
 from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.errors import ConfigError
@@ -84,18 +84,10 @@ def load(name: str, folders: Sequence[Path] = ()) -> Standard:
         searched = (*folders, resources.directory("conf") / "standard")
         known = sorted({path.stem for folder in searched for path in folder.glob("*.yaml")})
         raise ConfigError(f"there is no standard {name!r} (known: {', '.join(known)}).{did_you_mean(name, known)}")
-    file = StandardFile(path)
-    small = file.benchmark.small if file.benchmark else {}
-    sections = {("limits",): file.limits, ("noise", "times"): file.times}
-    sections |= {("operators",): file.operators, ("benchmark", "small"): small}
-    places = [(*section, dtype) for section, dtypes in sections.items() for dtype in dtypes]
-    for *section, dtype in (place for place in places if place[-1] not in FLOATS):
-        file.report((*section, dtype), f"is no element type; known are {', '.join(FLOATS)}.{did_you_mean(dtype, FLOATS)}")
-    if file.problems:
+    file, problems = read_standard(path, FLOATS)
+    if file is None or problems:
         raise ConfigError(
-            f"{display_path(path)} is not usable as a standard",
-            problems=file.problems,
-            next_step="precflow show standard/default",
+            f"{display_path(path)} is not usable as a standard", problems=problems, next_step="precflow show standard/default"
         )
     limits = {
         dtype: tuple(Condition(metric, limit, path.stem) for metric, limit in metrics.items())
@@ -104,9 +96,10 @@ def load(name: str, folders: Sequence[Path] = ()) -> Standard:
     measured = {
         dtype: tuple(
             Condition(metric, times, path.stem, least=least * 2.0 ** -float_facts(dtype).digits)
-            for metric, least in file.least.items()
+            for metric, least in file.noise.least.items()
         )
-        for dtype, times in file.times.items()
+        for dtype, times in (file.noise.times.items() if file.noise else ())
+        if file.noise
     }
     return Standard(
         path.stem,

@@ -5,6 +5,7 @@ import pytest
 from precflow.config.build import Builder
 from precflow.config.documents import Mark, read
 from precflow.config.layers import COMMAND_LINE, Layers
+from precflow.config.vocabulary import allowed_words
 
 
 def built(tmp_path, text):
@@ -13,7 +14,7 @@ def built(tmp_path, text):
     layers = Layers()
     document = read(file, "recipe", "r")
     layers.add(document)
-    builder = Builder(layers.mark)
+    builder = Builder(layers.mark, allowed_words)
     return builder.build(layers.data), [(problem.place, problem.key, problem.message) for problem in builder.problems]
 
 
@@ -133,7 +134,7 @@ def test_words_of_the_command_line_that_are_none(key, typed, said):
     path = tuple(key.split("."))
     layers = Layers()
     layers.assign(path, typed, Mark(COMMAND_LINE, typed))
-    builder = Builder(layers.mark)
+    builder = Builder(layers.mark, allowed_words)
     builder.build(layers.data)
     (problem,) = builder.problems
     assert said in problem.message
@@ -157,6 +158,6 @@ def test_null_takes_an_inherited_value_away(tmp_path):
 
 @pytest.mark.parametrize("raw", ["3.10", "off", "true", "010", "1e5"])
 def test_texts_of_the_command_line_are_as_typed(raw):
-    builder = Builder(lambda path: Mark(COMMAND_LINE, raw))
+    builder = Builder(lambda path: Mark(COMMAND_LINE, raw), allowed_words)
     assert builder.build({"about": {"owner": 3.1}}).about.owner == raw
     assert builder.problems == []

@@ -46,14 +46,15 @@ def test_an_unknown_standard_is_refused_with_the_known_ones():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("limits: {float32: {relative_l2: 1%}}", "title .*expected one line of text"),
+        ("limits: {float32: {relative_l2: 1%}}", "title .*is missing"),
         ("[", "is not YAML"),
         ("- a", "expected `key: value` lines"),
         (WHOLE.replace("relative_l2", "relativ_l2"), "no such metric. Did you mean  relative_l2 .*mine.yaml:3"),
         (WHOLE.replace("1%", "1 percent"), "expected a share .*got `1 percent` .*mine.yaml:3"),
         (WHOLE.replace("float32", "floot32"), "is no element type; .* Did you mean  float32"),
-        (WHOLE.replace("{relative_l2: 1%}", "3"), "expected metrics and their limits"),
-        (WHOLE + "limit: 3\n", "no such key; a standard has title, source, .*mine.yaml:4"),
+        (WHOLE.replace("{relative_l2: 1%}", "3"), "float32 .*expected `name: value` lines, got `3`"),
+        (WHOLE.replace("{relative_l2: 1%}", "{}"), "expected metrics and their limits"),
+        (WHOLE + "limit: 3\n", "limit .*no such key. Did you mean  limits .*mine.yaml:4"),
         ("title: t\nsource: s\n", "limits   expected element types"),
         (
             "a: &a [1]\n"

@@ -88,7 +88,7 @@ def test_a_fault_of_a_team_is_composed(team):
             "team/standard/ours.yaml:4",
             "Did you mean  relative_l2",
         ),
-        ("rule/OUR001_x", RULE.replace("operator ==", "operater =="), "team/rule/OUR001_x.yaml:4", "did you mean operator?"),
+        ("rule/OUR001_x", RULE.replace("operator ==", "operater =="), "team/rule/OUR001_x.yaml:4", "Did you mean  operator ?"),
         ("rule/PF901_x", RULE.replace("OUR001", "PF901"), "team/rule/PF901_x.yaml:2", "a prefix of your own"),
         ("rule/OUR001_x", RULE.replace("fix: f", 'fix: "{% for a in evidence %}{% endfor %}"'), "OUR001_x.yaml:6", "has for"),
         ("rule/OUR001_x", "a: [", "OUR001_x.yaml:2", "not YAML"),

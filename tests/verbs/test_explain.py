@@ -9,6 +9,7 @@ import yaml
 from precflow.config import overrides, schema, trust
 from precflow.config.build import Builder
 from precflow.config.documents import Mark, read
+from precflow.config.vocabulary import allowed_words
 from precflow.errors import ConfigError
 from precflow.verbs import explain
 
@@ -36,7 +37,7 @@ def test_an_example_is_a_recipe_and_a_command_line(one, tmp_path):
     recipe = tmp_path / "example.yaml"
     recipe.write_text(one.in_recipe, encoding="utf-8")
     document = read(recipe, "recipe", "example")
-    builder = Builder(lambda _: Mark("here"))
+    builder = Builder(lambda _: Mark("here"), allowed_words)
     builder.build(document.data)
     assert [*document.problems, *builder.problems] == []
     assert bool(list(trust.find_forbidden_text(document))) == ("recipe" not in one.set_by)

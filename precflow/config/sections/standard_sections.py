@@ -9,20 +9,17 @@ A standard has one of them, or limits of records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from precflow.config.documents import DottedPath
+from precflow.config.documents import PathProblems
+from precflow.config.schema import Share
 from precflow.config.suggestions import did_you_mean
-from precflow.config.units import parse_share
-
-Report = Callable[[DottedPath, str], None]
 
 ORDINARY = "L0"
 """Level of an operator that no list of a benchmark names."""
 RATIOS = ("mare", "mere", "rmse", "small")
-_DEVIATIONS = ("absolute", "relative")
+_NOTHING, _INVALID, _CONFIDENCE = Share(0.0), Share(0.1), Share(0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +36,41 @@ class OperatorLimits:
         largest_ulps: In units in the last place of g in the output's type.
     """
 
-    mare: float | None = None
-    mere: float | None = None
-    share: float | None = None
-    atol: float = 0.0
-    rtol: float = 0.0
-    largest: float | None = None
-    largest_ulps: float = 0.0
+    mare: Share | None = None
+    mere: Share | None = None
+    share: Share | None = None
+    atol: Share = _NOTHING
+    rtol: Share = _NOTHING
+    largest: Share | None = None
+    largest_ulps: Share = _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class SmallValues:
+    """What is asked of values near 0 in a benchmark.
+
+    Attributes:
+        below: A value counts as small if |g| is below this.
+        error: The absolute error that it may have.
+    """
+
+    below: Share
+    error: Share
+
+
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """When and how an exceeded ratio is judged again, over all calls of an operator.
+
+    Attributes:
+        fewest: Calls of an operator from which on that is done.
+        draws: Bootstrap samples.
+        confidence: Of the interval.
+    """
+
+    fewest: int = 200
+    draws: int = 2000
+    confidence: Share = _CONFIDENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +79,21 @@ class Benchmark:
 
     Attributes:
         ratios: Level -> ``mare``, ``mere``, ``rmse`` and ``small`` -> largest ratio.
-        levels: Operator -> level; all others are of level ``L0``.
-        small: Element type -> below which |g| a value counts as small, and the absolute error that it may have.
+        levels: Level -> its operators; all others are of level ``L0``.
+        small: Element type -> what is asked of small values.
         invalid: Relative error of the reference from which on nothing can be said.
-        fewest: Calls of an operator from which on an exceeded ratio is judged again.
-        draws: Bootstrap samples of that.
-        confidence: Of its interval.
+        recheck: How an exceeded ratio is judged again.
     """
 
-    ratios: Mapping[str, Mapping[str, float]]
-    levels: Mapping[str, str] = field(default_factory=dict)
-    small: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    invalid: float = 0.1
-    fewest: int = 200
-    draws: int = 2000
-    confidence: float = 0.95
+    ratios: Mapping[str, Mapping[str, Share]]
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    small: Mapping[str, SmallValues] = field(default_factory=dict)
+    invalid: Share = _INVALID
+    recheck: Recheck = Recheck()
+
+    def find_level(self, operator: str) -> str:
+        """Return the level of an operator."""
+        return next((level for level, operators in self.levels.items() if operator in operators), ORDINARY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +105,21 @@ class Deviation:
         relative: As a share of the reference's loss it stays below this.
     """
 
-    absolute: float | None = None
-    relative: float | None = None
+    absolute: Share | None = None
+    relative: Share | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneSide:
+    """How often a difference of losses may have the same sign.
+
+    Attributes:
+        share: Share of the steps.
+        steps: Steps from which on that is looked at.
+    """
+
+    share: Share
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +130,7 @@ class LossLimits:
         first: Of the first step.
         mean: Of the mean over all steps.
         fewest_steps: A run with fewer steps can fail but not meet the standard.
-        one_side: Share of the steps whose difference may have the same sign.
-        one_side_steps: Steps from which on that is looked at.
+        one_side: How often the difference may have the same sign.
         repeats: Further runs of the reference that the source asks for. Where they differ from the reference by more than a
             limit, the limit becomes that difference.
     """
@@ -101,8 +138,7 @@ class LossLimits:
     first: Deviation | None = None
     mean: Deviation | None = None
     fewest_steps: int = 1
-    one_side: float | None = None
-    one_side_steps: int = 0
+    one_side: OneSide | None = None
     repeats: int = 0
 
 
@@ -111,109 +147,34 @@ def describe_origin(source: str, date: str, until: str) -> str:
     return ", ".join(text for text in (date, until and f"until {until}", source) if text)
 
 
-def read_operators(value: Any, report: Report) -> Mapping[str, OperatorLimits]:
-    """Return element type -> limits. Names of element types are checked by :mod:`precflow.judgement.standards`."""
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not value:
-        report(("operators",), "expected element types such as float32, each with limits")
-        return {}
-    known = [one.name for one in fields(OperatorLimits)]
-    read = {}
-    for dtype, section in value.items():
-        path = ("operators", str(dtype))
-        limits = OperatorLimits(**_read_numbers(section, path, known, report))
+def find_operator_problems(operators: Mapping[str, OperatorLimits]) -> PathProblems:
+    """Yield what is wrong with limits of evaluated operators."""
+    for dtype, limits in operators.items():
         if limits.share is not None and not (limits.atol or limits.rtol):
-            report(path, "has a `share` of elements, and neither `atol` nor `rtol` to be within")
+            yield ("operators", dtype), "has a `share` of elements, and neither `atol` nor `rtol` to be within"
         if limits.share is None and limits.mare is None and limits.mere is None and limits.largest is None:
-            report(path, "has nothing that could fail: mare, mere, share with atol and rtol, or largest")
-        read[str(dtype)] = limits
-    return read
+            yield ("operators", dtype), "has nothing that could fail: mare, mere, share with atol and rtol, or largest"
 
 
-def read_benchmark(value: Any, report: Report) -> Benchmark | None:
-    """Return the limits of ratios; ``None`` if there is no such section."""
-    if value is None:
-        return None
-    section = _read_section(value, ("benchmark",), ("ratios", "levels", "small", "invalid", "recheck"), report)
-    ratios = _read_section(section.get("ratios"), ("benchmark", "ratios"), None, report)
-    read = {
-        str(level): _read_numbers(limits, ("benchmark", "ratios", str(level)), RATIOS, report)
-        for level, limits in ratios.items()
-    }
-    if section and ORDINARY not in read:
-        report(("benchmark", "ratios"), f"has no level {ORDINARY}, which is that of every operator that no other level lists")
-    levels: dict[str, str] = {}
-    listed = _read_section(section.get("levels", {}), ("benchmark", "levels"), None, report)
-    for level, operators in listed.items():
-        if level not in read:
-            report(("benchmark", "levels", str(level)), f"has no ratios.{did_you_mean(str(level), read)}")
-        if not isinstance(operators, list):
-            report(("benchmark", "levels", str(level)), "expected a list of operators")
-            continue
-        levels.update({str(operator): str(level) for operator in operators})
-    small = {}
-    for dtype, limits in _read_section(section.get("small", {}), ("benchmark", "small"), None, report).items():
-        path = ("benchmark", "small", str(dtype))
-        numbers = _read_numbers(limits, path, ("below", "error"), report)
-        if len(numbers) == 2:
-            small[str(dtype)] = (numbers["below"], numbers["error"])
-        else:
-            report(path, "expected `below` and `error`")
-    recheck = _read_numbers(section.get("recheck", {}), ("benchmark", "recheck"), ("fewest", "draws", "confidence"), report)
-    invalid = _read_numbers(
-        {"invalid": section["invalid"]} if "invalid" in section else {}, ("benchmark",), ("invalid",), report
-    )
-    whole = {key: int(recheck.pop(key)) for key in ("fewest", "draws") if key in recheck}
-    return Benchmark(read, levels, small, **invalid, **recheck, **whole)  # type: ignore[arg-type]  # each has its own type
+def find_benchmark_problems(benchmark: Benchmark) -> PathProblems:
+    """Yield what is wrong with limits of ratios."""
+    for level, limits in benchmark.ratios.items():
+        for name in (name for name in limits if name not in RATIOS):
+            yield ("benchmark", "ratios", level, name), f"no such key.{did_you_mean(name, RATIOS)}"
+    if ORDINARY not in benchmark.ratios:
+        yield (
+            ("benchmark", "ratios"),
+            f"has no level {ORDINARY}, which is that of every operator that no other level lists",
+        )
+    for level in (level for level in benchmark.levels if level not in benchmark.ratios):
+        yield ("benchmark", "levels", level), f"has no ratios.{did_you_mean(level, benchmark.ratios)}"
 
 
-def read_losses(value: Any, report: Report) -> LossLimits | None:
-    """Return the limits of losses; ``None`` if there is no such section."""
-    if value is None:
-        return None
-    section = _read_section(value, ("losses",), ("first", "mean", "fewest_steps", "one_side", "repeats"), report)
-    deviations = {
-        name: Deviation(**_read_numbers(section[name], ("losses", name), _DEVIATIONS, report))
-        for name in ("first", "mean")
-        if name in section
-    }
-    side = _read_numbers(section.get("one_side", {}), ("losses", "one_side"), ("share", "steps"), report)
-    steps = section.get("fewest_steps", 1)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        report(("losses", "fewest_steps"), "expected a number of steps, 1 or more")
-        steps = 1
-    repeats = section.get("repeats", 0)
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 0:
-        report(("losses", "repeats"), "expected a number of further runs of the reference, 0 or more")
-        repeats = 0
-    if not deviations:
-        report(("losses",), "has nothing that could fail: first or mean, each with absolute, relative or both")
-    return LossLimits(
-        **deviations,
-        fewest_steps=steps,
-        one_side=side.get("share"),
-        one_side_steps=int(side.get("steps", 0)),
-        repeats=repeats,
-    )
-
-
-def _read_section(value: Any, path: DottedPath, known: Sequence[str] | None, report: Report) -> Mapping[str, Any]:
-    """Return a section whose keys are known; what is wrong with it is reported, and an empty one returned."""
-    if not isinstance(value, Mapping):
-        report(path, "expected keys and their values")
-        return {}
-    for key in (key for key in value if known is not None and key not in known):
-        report((*path, str(key)), f"no such key.{did_you_mean(str(key), known or ())}")
-    return {str(key): item for key, item in value.items() if known is None or key in known}
-
-
-def _read_numbers(value: Any, path: DottedPath, known: Sequence[str], report: Report) -> dict[str, float]:
-    """Return the numbers of a section; what is no number, or has no known name, is reported and left out."""
-    numbers = {}
-    for key, item in _read_section(value, path, known, report).items():
-        try:
-            numbers[key] = parse_share(item)
-        except ValueError as error:  # noqa: PERF203  every number that is wrong is reported
-            report((*path, key), f"{error}, got `{str(item)[:60]}`")
-    return numbers
+def find_loss_problems(losses: LossLimits) -> PathProblems:
+    """Yield what is wrong with limits of losses."""
+    if losses.fewest_steps < 1:
+        yield ("losses", "fewest_steps"), f"is {losses.fewest_steps}; expected a number of steps, 1 or more"
+    if losses.repeats < 0:
+        yield ("losses", "repeats"), f"is {losses.repeats}; expected a number of further runs of the reference, 0 or more"
+    if losses.first is None and losses.mean is None:
+        yield ("losses",), "has nothing that could fail: first or mean, each with absolute, relative or both"

@@ -6,31 +6,30 @@ conditions of the same files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from precflow import resources
-from precflow.config.documents import DottedPath, display_path, dotted, read
+from precflow.config.build import build_document
+from precflow.config.documents import DottedPath, PathProblems, dotted, read
+from precflow.config.schema import Share
 from precflow.config.sections.standard_sections import (
     Benchmark,
     LossLimits,
     OperatorLimits,
-    read_benchmark,
-    read_losses,
-    read_operators,
+    find_benchmark_problems,
+    find_loss_problems,
+    find_operator_problems,
 )
 from precflow.config.suggestions import did_you_mean
-from precflow.config.units import parse_share
 from precflow.errors import PrecflowError, Problem
 from precflow.metrics import METRICS
 
-_KEYS = ("title", "source", "date", "until", "noise", "limits", "operators", "benchmark", "losses", "unchecked")
 _JUDGING = ("limits", "operators", "benchmark", "losses")  # sections that can fail a run; a standard has one of them
-_NOISE_KEYS = ("times", "least")
 _FINEST_FIRST = ("float64", "float32", "float16", "bfloat16")
 _TEAM: ContextVar[tuple[Path, ...]] = ContextVar("folders of a team's standards", default=())
 
@@ -65,8 +64,8 @@ def limits(name: str, dtype: str) -> Mapping[str, float]:
 
     What is wrong with a team's file is reported where the file is checked in full, not here.
     """
-    path = find(name, _TEAM.get())
-    return StandardFile(path).limits.get(dtype, {}) if path else {}
+    file = _read(name)
+    return file.limits.get(dtype, {}) if file else {}
 
 
 def search(folders: Sequence[Path]) -> None:
@@ -76,14 +75,18 @@ def search(folders: Sequence[Path]) -> None:
 
 def are_measured(names: Iterable[str]) -> bool:
     """Tell whether a standard makes its limits of the noise floor, so that a run has to measure it."""
-    paths = (find(name, _TEAM.get()) for name in names)
-    return any(StandardFile(path).times for path in paths if path)
+    return any(file is not None and file.noise is not None for file in map(_read, names))
 
 
 def judges_losses(name: str) -> bool:
     """Tell whether a standard judges losses and other curves; a standard that is not known does not."""
+    file = _read(name)
+    return file is not None and file.losses is not None
+
+
+def _read(name: str) -> StandardFile | None:
     path = find(name, _TEAM.get())
-    return path is not None and StandardFile(path).losses is not None
+    return read_standard(path)[0] if path else None
 
 
 def find(name: str, folders: Sequence[Path] = ()) -> Path | None:
@@ -91,106 +94,92 @@ def find(name: str, folders: Sequence[Path] = ()) -> Path | None:
     return next((path for folder in (*folders, _shipped_folder()) if (path := folder / f"{name}.yaml").is_file()), None)
 
 
+@dataclass(frozen=True)
+class Noise:
+    """Limits that are made of the measured noise floor.
+
+    Attributes:
+        times: Element type -> how many times the noise floor a record may use.
+        least: Metric -> the least floor, in half units in the last place of 1.
+    """
+
+    times: Mapping[str, Share]
+    least: Mapping[str, Share]
+
+
+@dataclass(frozen=True)
 class StandardFile:
-    """One standard as it is written, with everything that is wrong with its form.
-
-    Names of element types are not checked here: :mod:`precflow.judgement.standards` knows them.
-
-    Args:
-        path: The YAML file; its name without ending is the standard's name.
+    """One standard as it is written.
 
     Attributes:
         title: One line.
         source: Where the numbers come from: repository, and commit or version.
         date: Day of the source, or on which it was read, such as ``2026-07-15``; ``""`` where none is given.
         until: Month or day until which it was in force; ``""`` if it is.
-        unchecked: What the source asks for as well and is not checked, in words.
+        noise: Limits in units of the noise floor; `limits` then apply to records without a floor.
+        limits: Element type -> metric -> limit.
         operators: Element type -> limits of operators that were evaluated in float64.
         benchmark: Limits of the target's error in units of the reference's.
         losses: Limits of the losses of a run.
-        times: Element type -> how many times the noise floor a record may use; empty if the limits are not measured.
-        least: Metric -> the least floor, in half units in the last place of 1; only with ``times``.
-        limits: Element type -> metric -> limit. What cannot be read is left out, with a problem. In a standard with ``times``
-            they apply to records without a floor.
-        problems: What is wrong so far.
+        unchecked: What the source asks for as well and is not checked, in words.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._document = document = read(path, "standard", path.stem)
-        self.problems = list(document.problems)
-        for key in (key for key in document.data if key not in _KEYS):
-            self.report((key,), f"no such key; a standard has {', '.join(_KEYS)}")
-        self.title, self.source = self._read_line("title"), self._read_line("source")
-        self.date, self.until = (self._read_line(key) if key in document.data else "" for key in ("date", "until"))
-        self.unchecked = self._read_unchecked()
-        self.operators: Mapping[str, OperatorLimits] = read_operators(document.data.get("operators"), self.report)
-        self.benchmark: Benchmark | None = read_benchmark(document.data.get("benchmark"), self.report)
-        self.losses: LossLimits | None = read_losses(document.data.get("losses"), self.report)
-        self.times, self.least = self._read_noise()
-        judging = [key for key in _JUDGING if key in document.data]
-        if len(judging) > 1:
-            self.report((judging[1],), f"a standard has one of {', '.join(_JUDGING)}; several standards stack")
-        demanded = document.data.get("limits", {})
-        if judging in ([], ["limits"]) and (not isinstance(demanded, Mapping) or not demanded):
-            self.report(("limits",), "expected element types such as float32, each with metrics and their limits")
-            demanded = {}
-        self.limits = {str(dtype): self._read_limits(str(dtype), metrics) for dtype, metrics in demanded.items()}
+    title: str
+    source: str
+    date: str = ""
+    until: str = ""
+    noise: Noise | None = None
+    limits: Mapping[str, Mapping[str, Share]] = field(default_factory=dict)
+    operators: Mapping[str, OperatorLimits] = field(default_factory=dict)
+    benchmark: Benchmark | None = None
+    losses: LossLimits | None = None
+    unchecked: tuple[str, ...] = ()
 
-    def report(self, key: DottedPath, message: str) -> None:
-        """Add a problem, at the line of the key or of the innermost key around it that has one."""
-        marks = self._document.marks
-        known = next((key[:length] for length in range(len(key), 0, -1) if key[:length] in marks), ())
-        self.problems.append(Problem(marks[known].place if known else display_path(self.path), dotted(key), message))
 
-    def _read_line(self, key: str) -> str:
-        value = self._document.data.get(key)
-        if isinstance(value, str):
-            return value
-        self.report((key,), "expected one line of text")
-        return ""
+def read_standard(path: Path, dtypes: Collection[str] = ()) -> tuple[StandardFile | None, list[Problem]]:
+    """Return a standard as it is written, ``None`` if it cannot be used at all, and everything that is wrong with it.
 
-    def _read_unchecked(self) -> tuple[str, ...]:
-        value = self._document.data.get("unchecked", [])
-        if isinstance(value, list) and all(isinstance(text, str) for text in value):
-            return tuple(value)
-        self.report(("unchecked",), "expected a list of texts: what the source asks for and is not checked")
-        return ()
+    Args:
+        path: The YAML file; its name without ending is the standard's name.
+        dtypes: Known element types; without any, names of element types are not checked.
+    """
+    document = read(path, "standard", path.stem)
+    if document.problems:
+        return None, list(document.problems)
+    file, problems = build_document(document, StandardFile)
+    found = _find_problems(file, dtypes) if file is not None else ()
+    return file, [*problems, *(Problem(document.mark(key).place, dotted(key), message) for key, message in found)]
 
-    def _read_noise(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Return ``times`` and ``least`` of section ``noise``, both empty if there is no such section."""
-        section = self._document.data.get("noise")
-        if section is None:
-            return {}, {}
-        if not isinstance(section, Mapping) or not all(isinstance(section.get(name), Mapping) for name in _NOISE_KEYS):
-            self.report(("noise",), f"expected {' and '.join(_NOISE_KEYS)}, each with names and their numbers")
-            return {}, {}
-        sections: list[dict[str, float]] = []
-        for name in _NOISE_KEYS:
-            numbers = {str(key): self._read_limit(("noise", name, str(key)), value) for key, value in section[name].items()}
-            sections.append({key: number for key, number in numbers.items() if number is not None})
-        times, least = sections
-        for metric in (metric for metric in least if metric not in METRICS):
-            self.report(("noise", "least", metric), f"no such metric.{did_you_mean(metric, METRICS)}")
-        return times, {metric: number for metric, number in least.items() if metric in METRICS}
 
-    def _read_limits(self, dtype: str, metrics: Any) -> Mapping[str, float]:
-        """Return the limits for one element type."""
-        if not isinstance(metrics, Mapping) or not metrics:
-            self.report(("limits", dtype), "expected metrics and their limits, such as {relative_l2: 2^-8}")
-            return {}
-        for metric in (metric for metric in metrics if metric not in METRICS):
-            self.report(("limits", dtype, str(metric)), f"no such metric.{did_you_mean(str(metric), METRICS)}")
-        known = {metric: limit for metric, limit in metrics.items() if metric in METRICS}
-        numbers = {metric: self._read_limit(("limits", dtype, metric), limit) for metric, limit in known.items()}
-        return {metric: number for metric, number in numbers.items() if number is not None}
+def _find_problems(file: StandardFile, dtypes: Collection[str]) -> PathProblems:
+    """Yield what is wrong with values that have the right form."""
+    judging = [name for name in _JUDGING if getattr(file, name)]
+    if not judging:
+        others = ", ".join(_JUDGING[1:])
+        yield ("limits",), f"expected element types such as float32, each with metrics and their limits; or one of {others}"
+    if len(judging) > 1:
+        yield (judging[1],), f"a standard has one of {', '.join(_JUDGING)}; several standards stack"
+    for dtype in (dtype for dtype, limits in file.limits.items() if not limits):
+        yield ("limits", dtype), "expected metrics and their limits, such as {relative_l2: 2^-8}"
+    yield from _find_unknown_names(file, dtypes)
+    yield from find_operator_problems(file.operators)
+    yield from find_benchmark_problems(file.benchmark) if file.benchmark else ()
+    yield from find_loss_problems(file.losses) if file.losses else ()
 
-    def _read_limit(self, key: DottedPath, limit: Any) -> float | None:
-        try:
-            return parse_share(limit)
-        except ValueError as error:
-            self.report(key, f"{error}, got `{str(limit)[:60]}`")
-            return None
+
+def _find_unknown_names(file: StandardFile, dtypes: Collection[str]) -> PathProblems:
+    """Yield names of metrics and element types that there are none of."""
+    metrics: dict[DottedPath, Collection[str]] = {("limits", dtype): limits for dtype, limits in file.limits.items()}
+    metrics["noise", "least"] = file.noise.least if file.noise else ()
+    for path, names in metrics.items():
+        for name in (name for name in names if name not in METRICS):
+            yield (*path, name), f"no such metric.{did_you_mean(name, METRICS)}"
+    types: dict[DottedPath, Collection[str]] = {("limits",): file.limits, ("operators",): file.operators}
+    types["noise", "times"] = file.noise.times if file.noise else ()
+    types["benchmark", "small"] = file.benchmark.small if file.benchmark else ()
+    for path, names in types.items() if dtypes else ():
+        for name in (name for name in names if name not in dtypes):
+            yield (*path, name), f"is no element type; known are {', '.join(dtypes)}.{did_you_mean(name, dtypes)}"
 
 
 @lru_cache(maxsize=1)
