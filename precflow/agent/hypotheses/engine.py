@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import pkgutil
 from types import ModuleType
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple, Union
@@ -27,13 +28,14 @@ from precflow.agent.replay.computation import (
     REFERENCE,
     TARGET,
     Computation,
-    check_size,
     is_reproduced,
     measure_output,
     read_side,
 )
 from precflow.agent.replay.gradients import GradientComputation
 
+MOST_ELEMENTS = 1 << 26
+"""Elements of a call's tensors: some ten copies are kept in float64 meanwhile, 5 GB."""
 MOST_WORK = 1 << 30
 """Elements of a call, times the computations that one hypothesis tries with it: some tens of seconds on two cores."""
 _EXPLAINED = 0.99  # from which on no number is fitted in place of a value that was tried
@@ -55,22 +57,38 @@ def explain(call: RecordedCall, files: TensorFiles) -> Line:
     Raises:
         CannotCompute: The call cannot be computed again.
     """
-    check_size(call)
-    if call.gradients is not None:
-        try:
-            subject: Union[Subject, Backward] = _read_backward(call, call.gradients, files)
-        except CannotCompute:
-            found = Tried([], [], [])
-        else:
-            found = try_all(subject, list_hypotheses(of_backward))
-        calls = sorted({each.call for each in call.gradients.results})
+    if call.gradients is None:
+        calls, hypotheses = [call.call], list_hypotheses(of_call)
     else:
-        if operators.kind_of(call) == operators.RANDOM:
-            raise CannotCompute("it draws random numbers, which were not recorded")
-        sides = {name: read_side(call.sides[name], files) for name in (REFERENCE, TARGET)}
-        subject = Subject(call, sides, Computation(call, operators.kind_of(call)), files)
-        found, calls = try_all(subject, list_hypotheses(of_call)), [call.call]
+        calls, hypotheses = sorted({each.call for each in call.gradients.results}), list_hypotheses(of_backward)
+    if _count_elements(call) > MOST_ELEMENTS:
+        found = Tried([], [name for name, _ in hypotheses], [])
+    else:
+        found = try_all(_read_subject(call, files), hypotheses)
     return {"call": call.call, "results": calls, **found._asdict()}
+
+
+def _read_subject(call: RecordedCall, files: TensorFiles) -> Union[Subject, Backward]:
+    """Return what hypotheses are about: the call, or the backward of a module.
+
+    Raises:
+        CannotCompute: It cannot be computed again.
+    """
+    if call.gradients is not None:
+        return _read_backward(call, call.gradients, files)
+    if operators.kind_of(call) == operators.RANDOM:
+        raise CannotCompute("it draws random numbers, which were not recorded")
+    sides = {name: read_side(call.sides[name], files) for name in (REFERENCE, TARGET)}
+    return Subject(call, sides, Computation(call, operators.kind_of(call)), files)
+
+
+def _count_elements(call: RecordedCall) -> int:
+    """Return the elements of the target's tensors, or of all functions of a backward, whose graphs are kept."""
+    if call.gradients is None:
+        target = call.sides[TARGET]
+        return sum(math.prod(stored.shape) for stored in (*target.inputs, *target.outputs))
+    slots = (slot for each in call.gradients.functions for slot in (*each.inputs.values(), *each.outputs.values()))
+    return sum(math.prod(slot.shape) for slot in slots)
 
 
 def _read_backward(call: RecordedCall, graph: GradientGraph, files: TensorFiles) -> Backward:

@@ -8,7 +8,7 @@ from torch.nn import functional
 from precflow.agent.hypotheses import engine, of_call
 from precflow.agent.hypotheses.engine import list_hypotheses, try_all
 from precflow.agent.hypotheses.subject import Candidate, Hypothesis
-from precflow.agent.replay.calls import CannotCompute
+from precflow.agent.replay.calls import CannotCompute, RecordedCall, SideTensors, StoredTensor, TensorFiles
 from precflow.agent.replay.computation import float64_defaults
 
 X = torch.randn(8, 32, generator=torch.Generator().manual_seed(5))
@@ -96,3 +96,16 @@ def test_a_number_is_not_fitted_where_a_value_that_is_known_explains_everything(
     assert [(line["argument"], line["value"], line["is_fitted"]) for line in found if line["share"] > 0.9] == [
         ("alpha", "1.0", False)
     ]
+
+
+def test_a_call_that_is_too_large_says_that_nothing_was_tried(monkeypatch):
+    stored = tuple(StoredTensor(path, "float32", (8, 32), None, 0, 0) for path in "01")
+    sides = dict.fromkeys(("reference", "target"), SideTensors(stored[:1], stored[1:]))
+    call = RecordedCall("a/relu.0", "api", "relu", "", "forward", {}, sides)
+    monkeypatch.setattr(engine, "MOST_ELEMENTS", 2 * 8 * 32 - 1)
+    line = engine.explain(call, TensorFiles())
+    assert line["left_out"] == [name for name, _ in list_hypotheses(of_call)]
+    assert (line["results"], line["tried"], line["found"]) == (["a/relu.0"], [], [])
+    monkeypatch.setattr(engine, "MOST_ELEMENTS", 2 * 8 * 32)
+    with pytest.raises(CannotCompute, match="was not kept"):
+        engine.explain(call, TensorFiles())
