@@ -120,7 +120,8 @@ class _Output:
             self._right.append(self._flatten(right) if right is not None and right.shape == output.shape else None)
         exact = self._right[0]
         norm = float(exact[exact.isfinite()].square().sum()) if exact is not None else 0.0
-        self._weight = 1.0 / (size or norm or 1.0) if self._is_float else 1.0 / max(1, output.numel())
+        known = [each for each in (size, norm) if each and math.isfinite(each)]  # terms are infinite where a mask is
+        self._weight = 1.0 / (known[0] if known else 1.0) if self._is_float else 1.0 / max(1, output.numel())
         last = self._right[-1]
         self._numbers = None if last is None else self._to_numbers(last)
         self.is_right = self._numbers is not None and torch.equal(self._numbers, self._to_numbers(self._target))

@@ -20,7 +20,7 @@ from precflow.agent.replay.readings import Exact, adapt, choose_tolerance, measu
 
 REFERENCE, TARGET = "reference", "target"
 _REPRODUCED = 0.25  # a float64 result that is farther from what the reference computed is of another computation
-# The same of a gradient: autograd may have taken a way that no function shows, or something changed it on its way.
+# The same of a gradient, which may have come another way or been changed on it, and of a call that is to be explained.
 _SAME_GRADIENT = 2.0**-7
 _ROUNDINGS = 8  # of bfloat16, which is coarser than that
 _FINE_DIGITS = 24  # float32 and float64
@@ -83,7 +83,7 @@ def read_side(tensors: SideTensors, files: TensorFiles) -> SideValues:
 
 
 def is_reproduced(own: Optional[Line]) -> bool:
-    """Tell whether a gradient of the reference is the one that comes out, from its numbers."""
+    """Tell whether what the reference recorded is what comes out, from its numbers."""
     return own is not None and own.get("eta") is not None and own["eta"] <= max(_SAME_GRADIENT, _ROUNDINGS * own["unit"])
 
 

@@ -109,3 +109,8 @@ def test_a_call_that_is_too_large_says_that_nothing_was_tried(monkeypatch):
     monkeypatch.setattr(engine, "MOST_ELEMENTS", 2 * 8 * 32)
     with pytest.raises(CannotCompute, match="was not kept"):
         engine.explain(call, TensorFiles())
+
+
+def test_nothing_is_concluded_from_a_reference_that_computed_something_else():
+    with float64_defaults(), torch.no_grad(), pytest.raises(CannotCompute, match="something else than the reference"):
+        subject_of("relu", {}, [X], X.relu() * 1.02, X.clone())

@@ -51,6 +51,11 @@ def test_several_outputs_count_in_units_of_their_sizes():
     assert aim.measure([target]).share == 1.0
 
 
+def test_infinite_terms_are_no_size():
+    assert measure(LONG * 1.1, LONG, LONG * 1.05, sizes={"0": math.inf}).share == pytest.approx(0.75)
+    assert measure(LONG * 1.1, LONG, LONG * 1.1, sizes={"0": math.inf}).sure == 1.0
+
+
 def test_what_is_left_is_in_units_of_the_error_of_the_reference():
     other = 1.1 * LONG + 0.01 * (-1.0) ** LONG
     own = float((0.01 * torch.ones(64)).square().sum() / LONG.square().sum())

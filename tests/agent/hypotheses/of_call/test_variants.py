@@ -266,3 +266,10 @@ def test_other_wrong_sums_add_no_norm(wrong, is_normed):
     x, branch = functional.layer_norm(x, (64,), GAIN, B) if is_normed else x, X.flip(0)
     found = explain("add", {}, (x, branch), x + branch, wrong(x, branch))
     assert found is None or found["name"] != "norm_added"
+
+
+def test_a_sum_with_an_infinite_mask_is_explained_where_it_is_a_number():
+    mask = X[0].flip(0).clone()
+    mask[:, 40:] = -torch.inf
+    right, wrong = 3 * X + mask, mask.expand(4, 48, 64).clone()
+    assert explain("add", {}, (3 * X, mask), right, wrong)["name"] == "only_second"
