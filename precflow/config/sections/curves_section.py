@@ -6,12 +6,15 @@ import dataclasses
 import math
 import re
 import warnings
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from precflow import resources
-from precflow.config.documents import DottedPath, PathProblems
+from precflow.config.build import build_document
+from precflow.config.documents import DottedPath, PathProblems, read
 from precflow.config.schema import SIDES, Curve, CurveSource, RunConfig
+from precflow.errors import ConfigError
 
 LIMITS = tuple(field.name for field in dataclasses.fields(Curve) if field.name.endswith("_error"))
 GROUPS = ("step", "value")
@@ -74,6 +77,45 @@ def patterns_folder() -> Path:
 def pattern_names() -> tuple[str, ...]:
     """Return the names of the shipped patterns."""
     return tuple(sorted(file.stem for file in patterns_folder().glob("*.yaml")))
+
+
+@dataclasses.dataclass(frozen=True)
+class LogLines:
+    """The lines of a kind of log, as a file of the folder describes them.
+
+    Attributes:
+        title: Whose log it is.
+        source: Where the lines are known from.
+        number: Regular expression of a number, for ``NUMBER``.
+        any: That of a line with any name, which stands for ``NAME``.
+        curves: Name of a curve -> the expression for it alone.
+        counted: Steps may be counted where no line has one.
+        redrawn: A progress bar is drawn several times at each step.
+        first_epoch: Number of the first epoch of a run; ``None`` to tell it by the log.
+    """
+
+    title: str
+    source: str
+    number: str
+    any: str
+    curves: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    counted: bool = False
+    redrawn: bool = False
+    first_epoch: int | None = None
+
+
+@lru_cache(maxsize=64)
+def read_lines_of_log(name: str) -> LogLines:
+    """Return the lines of a shipped pattern.
+
+    Raises:
+        ConfigError: The file is not usable.
+    """
+    document = read(patterns_folder() / f"{name}.yaml", "curve", name)
+    lines, problems = build_document(document, LogLines)
+    if lines is None or document.problems or problems:
+        raise ConfigError(f"the pattern {name} of logs is not usable", problems=[*document.problems, *problems])
+    return lines
 
 
 def _count_nested(pattern: str) -> int:

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 
 from precflow.config.sections import curves_section
 from precflow.curves import epochs
@@ -205,18 +204,14 @@ def _choose_pattern(log: Log, wanted: Wanted) -> Pattern:
 @lru_cache(maxsize=256)
 def _compile_shipped(name: str, wanted: Wanted) -> Pattern:
     """Return a shipped pattern for a curve: its own one, or that of any name with the usual names filled in."""
-    data = yaml.safe_load((curves_section.patterns_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
-    own = data.get("curves", {}).get(wanted.name) if not wanted.column else None
+    lines = curves_section.read_lines_of_log(name)
+    own = lines.curves.get(wanted.name) if not wanted.column else None
     # A name is written with a space, a hyphen, an underscore or nothing between its words.
     names = [wanted.column] if wanted.column else [one for one in wanted.names if "/" not in one]
     spelt = "|".join("[ _-]?".join(map(re.escape, re.split(r"[ _-]", one))) for one in names)
-    source = str(own or data["any"]).replace("NAME", f"(?:{spelt})").replace("NUMBER", data["number"])
+    source = (own or lines.any).replace("NAME", f"(?:{spelt})").replace("NUMBER", lines.number)
     return Pattern(
-        re.compile(source, re.MULTILINE),
-        name,
-        counted=bool(data.get("counted", False)),
-        redrawn=bool(data.get("redrawn", False)),
-        first_epoch=data.get("first_epoch"),
+        re.compile(source, re.MULTILINE), name, counted=lines.counted, redrawn=lines.redrawn, first_epoch=lines.first_epoch
     )
 
 
