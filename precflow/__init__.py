@@ -8,6 +8,8 @@ torch. What ``compare`` and ``read`` return gives tables of pandas.
 import importlib
 from typing import TYPE_CHECKING, List
 
+from precflow.version import __version__
+
 if TYPE_CHECKING:
     from precflow.agent.failures import AgentError
     from precflow.agent.own_loop import capture
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from precflow.library import assert_aligned, compare, read
     from precflow.result import Compared, Comparison
 
-__version__ = "0.1.0"
 __all__ = [
     "AgentError",
     "Compared",

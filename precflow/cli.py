@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precflow import __version__, streams
+from precflow import streams
 from precflow.agent import redaction
 from precflow.config import command_line
 from precflow.config.suggestions import did_you_mean
@@ -25,6 +25,7 @@ from precflow.dumps import bus_errors
 from precflow.dumps.garbage import freezing_allowed
 from precflow.errors import ConfigError, PrecflowError, StoreError
 from precflow.verbs import error_as_json, is_verb, list_other_words, list_verbs
+from precflow.version import __version__
 
 if TYPE_CHECKING:
     from precflow.run.runner import Outcome

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from precflow import __version__
 from precflow.agent.contract import FILLS
 from precflow.comparison.detail.axis_patterns import write_slices
 from precflow.comparison.detail.detail import Element, examine
@@ -44,6 +43,7 @@ from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
 from precflow.metrics import METRICS
 from precflow.report.row import Row
 from precflow.result import Compared, Comparison, make_compared
+from precflow.version import __version__
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SHOWN = 20  # tensors that a summary lists

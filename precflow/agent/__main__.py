@@ -12,11 +12,11 @@ import warnings
 from contextlib import suppress
 from typing import Optional, Sequence
 
-from precflow import __version__
 from precflow.agent import ranks, request, worker
 from precflow.agent.contract import LOG_FILE
 from precflow.agent.events import Events, claim_stdout
 from precflow.agent.failures import AgentError
+from precflow.version import __version__
 
 USAGE = """precflow-agent %s: runs one side's workload and writes its dump
 

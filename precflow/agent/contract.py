@@ -27,6 +27,8 @@ def list_modules(folder: str, without: Sequence[str] = ()) -> Tuple[str, ...]:
 REQUEST_SCHEMA = 1
 DUMP_SCHEMA = 2  # 1 had no checksum over dump.json and step.json
 DUMP_FORMAT = "precflow-dump"
+DIGEST_SEEDS = (0x243F6A88, 0x85A308D3)  # of the weights of a content id: digits of pi
+DIGEST_FACTOR = 0x9E3779B1  # that mixes its words: 2^32 over the golden ratio
 DIGEST_SIZE = 16  # bytes of every blake2b in a dump: content ids, checksums of files, the content of a header
 
 PADDING = "padding-"  # entries of a shard whose keys begin with this only keep the next tensor aligned

@@ -356,7 +356,7 @@ class Recording:
             raise AgentError("workload", message, step)
 
     def _seal(self) -> None:
-        from precflow.agent.session import workload_model
+        from precflow.agent.measure.content_id import add_digest
         from precflow.agent.session.dump import build_header, describe_run
         from precflow.agent.session.rank_group import name_of_rank
 
@@ -390,7 +390,7 @@ class Recording:
             self._request,
             self._device,
             weights=self._weights,
-            inputs=workload_model.add_digest(inputs),
+            inputs=add_digest(inputs),
             more={"compiled": len(compiled["eager"])},
         )
         header["capture"] = {**self._request.capture.to_plain(), "unmatched": self._selection.unmatched}

@@ -18,7 +18,6 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from precflow import __version__
 from precflow.agent import redaction
 from precflow.agent.contract import (
     BACKWARD,
@@ -45,6 +44,7 @@ from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import SHIPPED, TARGET, is_code_folder
 from precflow.config.units import UNSEEDED
 from precflow.config.vocabulary import COLUMNS, ESCALATING, SEEDED, names_file
+from precflow.version import __version__
 
 _MOST_RANKS = 1 << 16
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from precflow import __version__
 from precflow.config.documents import DottedPath, dotted
 from precflow.config.schema import SIDES, Numbers, RunConfig, key_of
 from precflow.config.suggestions import find_near
+from precflow.version import __version__
 
 _SPOKEN_KEYS = {
     "standard": "tolerance.standards",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precflow.agent.contract import DIGEST_SIZE
+from precflow.agent.contract import DIGEST_FACTOR, DIGEST_SEEDS, DIGEST_SIZE
 from precflow.dumps.dtypes import name_of
 from precflow.dumps.mapped_pages import address, release
 
@@ -26,8 +26,6 @@ Words = npt.NDArray[np.uint32]
 
 BLOCK_WORDS = 16384  # words that are summed up together: their weights stay in the cache
 BLOCK_BYTES = 4 * BLOCK_WORDS
-SEEDS = (0x243F6A88, 0x85A308D3)  # digits of pi
-FACTOR = 0x9E3779B1  # 2^32 over the golden ratio
 WORTH_COMPILING = 1 << 29  # bytes; with less to read, NumPy is done before numba is even loaded
 _STRETCH = 256  # blocks after which the pages of a mapped file are released: 16 MiB
 _HALF, _ODD, _WORD = np.uint32(16), np.uint32(1), 0xFFFFFFFF
@@ -73,7 +71,7 @@ def content_ids(dtype: str, shape: Iterable[int], tensors: npt.NDArray[np.uint8]
     seen = np.ascontiguousarray(np.pad(tensors, ((0, 0), (0, -size % 4)))).view("<u4")
     first, second = weights()[:, : seen.shape[1]]
     mixed = seen ^ first
-    mixed *= np.uint32(FACTOR)
+    mixed *= np.uint32(DIGEST_FACTOR)
     mixed ^= mixed >> _HALF
     blocks = np.empty((number, 2), "<u4")
     blocks[:, 0] = np.add.reduce(mixed * (first | _ODD), axis=1, dtype=np.uint32)
@@ -133,7 +131,7 @@ def add_last(data: npt.NDArray[np.uint8], blocks: Words) -> None:
         word = int.from_bytes(data[-odd:].tobytes(), "little")
         place = data.size // 4 % BLOCK_WORDS
         first, second = (int(weights()[lane, place]) for lane in (0, 1))  # Python integers, so `& _WORD` does the modulo
-        mixed = (word ^ first) * FACTOR & _WORD
+        mixed = (word ^ first) * DIGEST_FACTOR & _WORD
         mixed ^= mixed >> 16
         blocks[-1] += np.array([mixed * (first | 1) & _WORD, mixed * second & _WORD], np.uint32)
 
@@ -146,7 +144,7 @@ def weights() -> Words:
     lane.
     """
     # Each place, moved by the seed of its lane, is hashed as the agents' ``mix32`` does it.
-    hashed = np.arange(BLOCK_WORDS, dtype=np.uint32) + np.array(SEEDS, np.uint32)[:, np.newaxis]
+    hashed = np.arange(BLOCK_WORDS, dtype=np.uint32) + np.array(DIGEST_SEEDS, np.uint32)[:, np.newaxis]
     hashed = (hashed ^ hashed >> _HALF) * np.uint32(0x7FEB352D)
     hashed = (hashed ^ hashed >> np.uint32(15)) * np.uint32(0x846CA68B)
     hashed ^= hashed >> _HALF
@@ -160,7 +158,7 @@ def _add_lanes_by_numpy(seen: Words, weight: Words, blocks: Words) -> None:
         block = seen[number * BLOCK_WORDS : (number + 1) * BLOCK_WORDS]
         first, second = weight[0, : block.size], weight[1, : block.size]
         mixed = block ^ first
-        mixed *= np.uint32(FACTOR)
+        mixed *= np.uint32(DIGEST_FACTOR)
         mixed ^= mixed >> _HALF
         blocks[number, 1] = np.add.reduce(mixed * second, dtype=np.uint32)
         mixed *= first | _ODD

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from precflow import __version__
 from precflow.agent import intake
 from precflow.agent.contract import level_of, parse_identity
 from precflow.curves.outcome import Point
@@ -22,6 +21,7 @@ from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report import highlights
 from precflow.report.model import RESULT_SCHEMA, ReportModel, Row
 from precflow.streams import printable_json
+from precflow.version import __version__
 
 FORMAT = "precflow-result"
 MOST_BYTES = 6_000_000  # of rows, so that the folder `public/` stays below 10 MB

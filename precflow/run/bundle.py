@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from precflow import __version__
 from precflow.agent import intake
 from precflow.agent.contract import CHECKSUM, DIGEST_SIZE, checksum_of
 from precflow.dumps.formats import read_dump
@@ -36,6 +35,7 @@ from precflow.run.store import FETCHING, Sealed, Store, explain_disk_errors, rea
 from precflow.stages.artifacts import SEAL_FILE, checksum_of_file
 from precflow.stages.artifacts import read_seal as read_plain_seal
 from precflow.stages.dump import GIVEN_FILE, is_given
+from precflow.version import __version__
 
 FORMAT, SCHEMA = "precflow-bundle", 1
 HEADER_FILE = "bundle.json"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import platformdirs
 
-import precflow
 from precflow.errors import StoreError
 from precflow.files import replacing
+from precflow.version import __version__
 
 NAME = "precflow-agent.pyz"
-_PACKAGE = Path(precflow.__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file can hold; fixed: the same sources give the same bytes
 _SHEBANG = b"#!/usr/bin/env python3\n"  # a zip file may begin with anything; with this line the file can be run as a program
 _ENTRY_SCRIPT = '''\
@@ -65,7 +65,7 @@ def find_or_build() -> Path:
     content = hashlib.blake2b(digest_size=8)
     for name, source in _list_sources():
         content.update(f"{name}\0{len(source)}\0".encode() + source)
-    name = f"precflow-agent-{precflow.__version__}-{content.hexdigest()}.pyz"
+    name = f"precflow-agent-{__version__}-{content.hexdigest()}.pyz"
     path = platformdirs.user_cache_path("precflow") / name
     if path.is_file():
         return path
@@ -90,6 +90,6 @@ def pack_bytes() -> bytes:
 
 def _list_sources() -> list[tuple[str, bytes]]:
     """Return name and content of each file in the packed agent, in its order."""
-    files = (_PACKAGE / "__init__.py", *sorted((_PACKAGE / "agent").rglob("*.py")))
+    files = (_PACKAGE / "__init__.py", _PACKAGE / "version.py", *sorted((_PACKAGE / "agent").rglob("*.py")))
     sources = [(file.relative_to(_PACKAGE.parent).as_posix(), file.read_bytes()) for file in files]
     return [("__main__.py", _ENTRY_SCRIPT.encode()), *sources]

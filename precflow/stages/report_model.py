@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from precflow import __version__, keys
+from precflow import keys
 from precflow.agent import redaction
 from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.detail.record import RecordDetail, examine_record
@@ -38,6 +38,7 @@ from precflow.report.groups import group_rows
 from precflow.report.highlights import ratio_of
 from precflow.report.model import ReportModel, Row, SideView, StageView
 from precflow.stages.job import Job
+from precflow.version import __version__
 
 MOST_DETAILS = 20
 MOST_GRADIENTS = 5_000  # rows of parameters and steps

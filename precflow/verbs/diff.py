@@ -78,9 +78,9 @@ def as_plain(difference: RunDifference) -> dict[str, Any]:
 
 def render_page(difference: RunDifference) -> str:
     """Return everything as a page that opens offline, with the curves of both runs side by side on the same axes."""
-    from precflow import __version__
     from precflow.report import curves, html, wording
     from precflow.report.templating import load_templates
+    from precflow.version import __version__
 
     shown = []
     for change in difference.curves:

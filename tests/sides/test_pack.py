@@ -37,7 +37,10 @@ def test_it_holds_the_agent_and_nothing_else(packed):
     assert {"__main__.py", "precflow/__init__.py", "precflow/agent/worker.py", "precflow/agent/emulated/__init__.py"} <= set(
         names
     )
-    assert all(name in ("__main__.py", "precflow/__init__.py") or name.startswith("precflow/agent/") for name in names)
+    assert all(
+        name in ("__main__.py", "precflow/__init__.py", "precflow/version.py") or name.startswith("precflow/agent/")
+        for name in names
+    )
     assert all(name.endswith(".py") for name in names)
     assert packed.stat().st_size < 470_000
     assert os.access(packed, os.X_OK)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 import torch
 
 from precflow.agent.capture.arguments import format_argument
 from precflow.agent.capture.call_stack import ModuleCall
 from precflow.agent.capture.record_lines import Heading
-from precflow.agent.contract import BEFORE, NONE, OUTSIDE, join_names
+from precflow.agent.capture.updates import Owner, find_owners
+from precflow.agent.contract import BEFORE, NONE, OUTSIDE
 
 if TYPE_CHECKING:
     from precflow.agent.capture.call_stack import CallStack
@@ -24,29 +25,6 @@ Undo = Callable[[], None]
 
 _NO_SITE = -1  # gradients of parameters and steps of an optimizer have no call site
 _NOT_SETTINGS = frozenset(("params", "param_names"))  # of a parameter group
-
-
-class Owner(NamedTuple):
-    """The module that holds a parameter, by its first name, and the parameter's name there."""
-
-    module: str
-    class_name: str
-    name: str
-
-
-def find_owners(model: torch.nn.Module, prefix: str = "") -> Dict[int, Owner]:
-    """Return ``id(parameter) -> owner`` of every parameter; a shared one belongs to the first module that holds it.
-
-    Args:
-        model: The model.
-        prefix: Name of the model among several.
-    """
-    owners: Dict[int, Owner] = {}
-    for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            # The first one stays: embed.weight and head.weight may be one tensor, which then goes by the name of embed.
-            owners.setdefault(id(parameter), Owner(join_names(prefix, path), type(module).__name__, name))
-    return owners
 
 
 class ParameterRecorder:

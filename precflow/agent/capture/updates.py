@@ -11,7 +11,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from precflow.agent.capture.parameters import find_owners
 from precflow.agent.contract import join_names
 from precflow.agent.measure.content_id import dtype_name
 
@@ -19,6 +18,29 @@ ELEMENTS = 4096
 """Most elements of a parameter that are looked at, evenly spaced."""
 
 _Runs = List[List[int]]
+
+
+class Owner(NamedTuple):
+    """The module that holds a parameter, by its first name, and the parameter's name there."""
+
+    module: str
+    class_name: str
+    name: str
+
+
+def find_owners(model: torch.nn.Module, prefix: str = "") -> Dict[int, Owner]:
+    """Return ``id(parameter) -> owner`` of every parameter; a shared one belongs to the first module that holds it.
+
+    Args:
+        model: The model.
+        prefix: Name of the model among several.
+    """
+    owners: Dict[int, Owner] = {}
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            # The first one stays: embed.weight and head.weight may be one tensor, which then goes by the name of embed.
+            owners.setdefault(id(parameter), Owner(join_names(prefix, path), type(module).__name__, name))
+    return owners
 
 
 class _Parameter:

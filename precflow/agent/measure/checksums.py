@@ -14,6 +14,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from precflow.agent.contract import DIGEST_FACTOR, DIGEST_SEEDS
 from precflow.agent.measure.scratch import host_memory
 from precflow.agent.measure.transfer import PIECE_BYTES
 
@@ -22,8 +23,7 @@ BLOCK_BYTES = 4 * BLOCK
 
 _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B  # factors of the hash
 _BYTES = (torch.uint8, torch.int8, torch.bool)
-_SEEDS = (0x243F6A88, 0x85A308D3)  # of the weights: digits of pi
-_FACTOR = 0x9E3779B1 - (1 << 32)  # 2^32 over the golden ratio, as int32
+_FACTOR = DIGEST_FACTOR - (1 << 32)  # as int32
 _HOST_ROWS = 16  # blocks at once: their words and what is made of them stay in the cache
 _DEVICE_ROWS = 256
 _KNOWN_CHECKSUMS = (16924512, -1924067348)  # of the first BLOCK values of mix32
@@ -195,7 +195,7 @@ def _tables_on(device: torch.device) -> _Tables:
     if device not in _tables:
         with torch.inference_mode(mode=False):  # a tensor that is made in that mode cannot be used outside of it
             places = torch.arange(BLOCK, dtype=torch.int32)
-            first, second = (mix32(places + to_int32(seed)) for seed in _SEEDS)
+            first, second = (mix32(places + to_int32(seed)) for seed in DIGEST_SEEDS)
             # Odd weights of the first sum: a product with an odd number loses no bit modulo 2^32.
             _tables[device] = _Tables(first.to(device), torch.stack([first | 1, second]).to(device))
     return _tables[device]

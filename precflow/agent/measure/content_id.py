@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from functools import lru_cache
-from typing import Dict, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 import torch
 from torch._C import DisableTorchFunction
@@ -71,3 +71,15 @@ def content_id_from(dtype: torch.dtype, shape: Tuple[int, ...], checksums: bytes
 @lru_cache(maxsize=8192)
 def _head(dtype: torch.dtype, shape: Tuple[int, ...]) -> bytes:
     return ("%s[%s]" % (dtype_name(dtype), ",".join(map(str, shape)))).encode("ascii")
+
+
+def add_digest(entries: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
+    """Return ``entries`` and their ``digest``.
+
+    The digest is blake2b-128 over the sorted lines ``name content``: it does not depend on the order of registration.
+    """
+    lines = "".join("%s %s\n" % (name, entry["content"]) for name, entry in sorted(entries.items()))
+    return {
+        "digest": hashlib.blake2b(lines.encode("utf-8", "backslashreplace"), digest_size=DIGEST_SIZE).hexdigest(),
+        "entries": entries,
+    }

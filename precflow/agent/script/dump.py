@@ -26,6 +26,7 @@ from precflow.agent.dump.finished_steps import index_outputs
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
+from precflow.agent.measure.content_id import add_digest
 from precflow.agent.ranks import rank_of
 from precflow.agent.request import runs_eagerly
 from precflow.agent.script.batches import Batches
@@ -48,7 +49,7 @@ from precflow.agent.script.plain import Trace, compare_with_plain
 from precflow.agent.script.seeds import find_seeds
 from precflow.agent.script.watcher import Settings, Watcher
 from precflow.agent.selection import check_scope_of
-from precflow.agent.session import faults, rank_group, workload_model
+from precflow.agent.session import faults, rank_group
 from precflow.agent.session.changes import Seeds, count_compiled
 from precflow.agent.session.dump import (
     build_header,
@@ -247,8 +248,8 @@ class ScriptDump:
         header = build_header(
             request._replace(dtype=self._dtype()),
             self._device,
-            weights=workload_model.add_digest(watcher.weights),
-            inputs=workload_model.add_digest(watcher.inputs),
+            weights=add_digest(watcher.weights),
+            inputs=add_digest(watcher.inputs),
             dropouts=watcher.dropouts,
             functional_dropouts=self._numbers.removed,
             draws=draws,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator,
 
 import torch
 
-from precflow import __version__
 from precflow.agent import redaction
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
@@ -29,6 +28,7 @@ from precflow.agent.session.training import Training
 from precflow.agent.session.user_code import describe_error
 from precflow.agent.session.workload_model import RunContext, Workload, element_type, hash_inputs, hash_weights, prepare
 from precflow.agent.workloads.resolve import extend_path
+from precflow.version import __version__
 
 if TYPE_CHECKING:
     from precflow.agent.devices.protocol import Device

@@ -15,6 +15,7 @@ from precflow.agent.contract import RANK_FILE
 from precflow.agent.dump.step_files import write_json
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
+from precflow.agent.measure.content_id import add_digest
 from precflow.agent.ranks import rank_of
 
 if TYPE_CHECKING:
@@ -160,8 +161,6 @@ def _write(folder: str, rank: int, facts: Mapping[str, Any]) -> None:
 
 def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
     """Return the facts of all ranks as one header has them. The loss of a step is the mean of the ranks' losses."""
-    from precflow.agent.session.workload_model import add_digest
-
     inputs = {name: entry for facts in ranks for name, entry in facts["inputs"]["entries"].items()}
     weights = dict(ranks[0]["weights"]["entries"])
     for rank, facts in enumerate(ranks):

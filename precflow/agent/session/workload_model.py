@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
@@ -12,9 +11,9 @@ from torch._C import DisableTorchFunction
 
 from precflow.agent.capture.nesting import leaves
 from precflow.agent.capture.wrappers import unwrap
-from precflow.agent.contract import DIGEST_SIZE, join_names
+from precflow.agent.contract import join_names
 from precflow.agent.failures import AgentError
-from precflow.agent.measure.content_id import content_id, dtype_name, has_plain_bytes
+from precflow.agent.measure.content_id import add_digest, content_id, dtype_name, has_plain_bytes
 from precflow.agent.session import determinism, faults, precision, rank_group
 from precflow.agent.workloads import resolve
 
@@ -304,15 +303,3 @@ def _hash_tensors(named: Iterable[Tuple[str, torch.Tensor]]) -> Dict[str, Any]:
             for name, tensor in named
         }
     )
-
-
-def add_digest(entries: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
-    """Return ``entries`` and their ``digest``.
-
-    The digest is blake2b-128 over the sorted lines ``name content``: it does not depend on the order of registration.
-    """
-    lines = "".join("%s %s\n" % (name, entry["content"]) for name, entry in sorted(entries.items()))
-    return {
-        "digest": hashlib.blake2b(lines.encode("utf-8", "backslashreplace"), digest_size=DIGEST_SIZE).hexdigest(),
-        "entries": entries,
-    }

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from precflow import __version__
 from precflow.comparison.batches import Batch
 from precflow.comparison.reading import PairResult, ReadOptions, read_pair
 from precflow.comparison.user_metrics import DeclaredMetrics, MetricMakers
 from precflow.dumps.formats import read_dump
 from precflow.dumps.protocol import Dump
 from precflow.errors import DumpError, ExecutorError, MissingExtraError
+from precflow.version import __version__
 
 _SHARED = "every worker needs the folders of both dumps, at the same paths"
 _KEPT = "the same command goes on behind the batches that are finished"

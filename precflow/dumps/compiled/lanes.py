@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from precflow.agent.contract import DIGEST_FACTOR
 from precflow.compiling import compile_cached
-from precflow.dumps.digest import FACTOR
 
 uint32, uint64 = np.uint32, np.uint64
-_FACTOR = uint32(FACTOR)
+_FACTOR = uint32(DIGEST_FACTOR)
 _HALF, _ODD = uint32(16), uint32(1)
 
 

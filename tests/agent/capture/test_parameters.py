@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from precflow.agent.capture.parameters import find_owners
 from precflow.agent.capture.recorder import Recorder
+from precflow.agent.capture.updates import find_owners
 from precflow.agent.measure.content_id import content_id
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
