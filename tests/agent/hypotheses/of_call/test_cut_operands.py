@@ -68,3 +68,19 @@ def test_cutting_keeps_infinity_zero_and_the_sign():
     assert cut(torch.tensor([-1.76]), 1, truncate=True).tolist() == [-1.5]
     values = torch.randn(1000, generator=GENERATOR) * 1e-9
     assert torch.equal(cut(values, 7), values.bfloat16().double())
+
+
+@pytest.mark.parametrize(
+    ("operator", "compute", "shapes"),
+    [
+        ("conv1d", torch.conv1d, ((2, 8, 40), (6, 8, 3), (6,))),
+        ("bmm", torch.bmm, ((3, 12, 32), (3, 32, 10))),
+        ("addmm", torch.addmm, ((10,), (12, 32), (32, 10))),
+    ],
+)
+def test_every_product_that_torch_computes_is_looked_at(operator, compute, shapes):
+    given = [torch.randn(shape, generator=GENERATOR) for shape in shapes]
+    wrong = compute(*(cut(one, 10).float() if one.dim() > 1 else one for one in given))
+    found = explain(operator, {}, given, compute(*given), wrong, tells="operands")
+    assert found["name"] == "operands_10"
+    assert explain(operator, {}, given, compute(*given), 1.001 * compute(*given), tells="operands") is None

@@ -80,6 +80,13 @@ PLANTED = {  # variant: operator, arguments, inputs, right, wrong
 }
 ROUNDED = {
     "inputs_in_bfloat16": ("cos", {}, (X * 40,), torch.cos, lambda x: x.bfloat16().float().cos()),
+    "inputs_in_bfloat16 of a function without a formula": (
+        "elu",
+        {},
+        (X,),
+        functional.elu,
+        lambda x: functional.elu(x.bfloat16().float()),
+    ),
     "inputs_in_float16": ("sigmoid", {}, (X,), torch.sigmoid, lambda x: x.half().float().sigmoid().half().float()),
 }
 
@@ -187,7 +194,7 @@ def test_one_row_that_all_read_is_no_shift():
 @pytest.mark.parametrize("name", ROUNDED)
 def test_rounded_inputs_are_found_in_float32(name):
     operator, arguments, inputs, right, wrong = ROUNDED[name]
-    assert find(operator, arguments, inputs, right, wrong)["name"] == name
+    assert find(operator, arguments, inputs, right, wrong)["name"] == name.partition(" ")[0]
 
 
 def test_another_chip_has_no_variant():
