@@ -1,17 +1,20 @@
-import inspect
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from precflow.comparison import formulas
 from precflow.comparison.fused.close_tolerances import RUNGS
 from precflow.config.checks import COLUMNS
 from precflow.config.key_tree import fields, without_none
 from precflow.config.schema import Limits, Ulp
-from precflow.metrics import LIMITED, METRICS, find_metric
+from precflow.metrics import LIMITED, METRICS, find_metric, list_metrics
 
-DOCS = Path(__file__).parents[1] / "docs" / "metrics.md"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs" / "metrics.md"
 WITHOUT_TENSORS = {"content ids": "whether it is 1 or 0", "statistics": "range", "tensors": ""}
 
 
@@ -26,13 +29,45 @@ def test_the_documentation_has_the_rows():
     assert table[1].splitlines() == [documented(metric) for metric in METRICS.values()]
 
 
-def test_each_row_has_one_function_of_its_name():
-    written = {
-        name
-        for name, member in inspect.getmembers(formulas, inspect.isfunction)
-        if member.__module__ == formulas.__name__ and not name.startswith("_")
-    }
-    assert written - {"measure_all", "find_peak"} == {name for name, metric in METRICS.items() if not metric.dtype}
+PEAK = '''
+"""Metric ``peak_error``: the largest difference over the largest reference."""
+
+from precflow.metrics import Metric
+
+METRIC = Metric(
+    "peak_error", "Largest difference over the largest reference", "largest abs d / largest abs y", example="1%", place=85
+)
+
+
+def compute(summary):
+    """Return it, of one."""
+    return summary.difference_max / summary.largest_reference
+'''
+USED = """
+import precflow
+from precflow.verbs.ls import main
+
+result = precflow.compare([1.0, -4.0], [1.0, -3.5], standard=None, peak_error="10%")
+print(result)
+main(["metric"])
+"""
+
+
+def test_a_new_metric_is_one_file_which_no_other_has_to_name(tmp_path):
+    for name in ("conf", "templates", "recipes"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "precflow", tmp_path / "precflow", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "precflow" / "comparison" / "metrics" / "peak_error.py").write_text(PEAK)
+    paths = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", USED], env=paths, capture_output=True, text=True, cwd=tmp_path)
+    assert "peak_error 0.125 is 1.25 times its limit 0.1" in done.stdout, done.stderr
+    assert re.search(r"^ peak_error +Largest difference over the largest reference: at most", done.stdout, re.MULTILINE)
+
+
+def test_a_module_without_its_row_is_named(tmp_path):
+    (tmp_path / "rmse.py").write_text('METRIC = Metric("other", "", "")\n')
+    with pytest.raises(TypeError, match=r"rmse.py has no METRIC = Metric\('rmse'"):
+        list_metrics(tmp_path)
 
 
 def test_there_is_an_allclose_share_for_each_type_with_tolerances():

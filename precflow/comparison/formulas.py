@@ -1,4 +1,4 @@
-"""The formula of every metric: a pure function of a :class:`Summary`, named as its row in ``precflow/metrics.py`` is.
+"""Computes every metric of a :class:`Summary`, each by the pure function in its file of ``comparison/metrics/``.
 
 y is the reference, x the target, d = x - y. Denominators are the reference's. Sums and maxima run over *compared* pairs
 (neither a mask fill nor NaN nor infinite); metrics that divide by single elements leave out small references (0, subnormal).
@@ -11,140 +11,14 @@ infinite. A metric that has no meaning for a pair is absent.
 from __future__ import annotations
 
 import functools
-import math
+import importlib
 from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from precflow.comparison.fused.kl_divergence import combine_divergence
 from precflow.comparison.fused.scaled_float import ScaledFloat, divide, divide_by_count
 from precflow.comparison.fused.summary import Summary
-from precflow.metrics import METRICS, Domain
-
-
-def cosine_similarity(summary: Summary) -> float:
-    """Return ``x.y / (|x| |y|)``, -1 to 1; 0 where only one side is 0.
-
-    Near 1 it is taken from ``1 - cos = (|d|^2 - (|x| - |y|)^2) / (2 |x| |y|)``, which does not cancel.
-    """
-    y_norm, x_norm = summary.reference_square, summary.target_square
-    if not y_norm.mantissa or not x_norm.mantissa:
-        return 1.0 if y_norm.mantissa == x_norm.mantissa else 0.0
-    scale = divide(x_norm, y_norm, root=True)
-    error = divide(summary.difference_square, y_norm, root=True)
-    if error < 0.5:
-        return min(1.0, 1.0 - max(0.0, (error - (scale - 1)) * (error + (scale - 1))) / (2 * scale))
-    # Mantissas and exponents separately: the product of two norms, or of all elements, may be beyond float64.
-    y_root, x_root, product = _root(y_norm), _root(x_norm), summary.product
-    mantissa = product.mantissa / (y_root.mantissa * x_root.mantissa)
-    cosine = float(ScaledFloat.of(mantissa, product.exponent - y_root.exponent - x_root.exponent))
-    return max(-1.0, min(1.0, cosine))
-
-
-def _root(square: ScaledFloat) -> ScaledFloat:
-    odd = square.exponent % 2
-    return ScaledFloat.of(math.sqrt(math.ldexp(square.mantissa, odd)), (square.exponent - odd) // 2)
-
-
-def max_abs_error(summary: Summary) -> float:
-    """Return the largest ``|d|``, in the tensor's own unit; for integers too."""
-    return float(summary.difference_max)
-
-
-def mean_abs_error(summary: Summary) -> float:
-    """Return ``sum |d| / n``, in the tensor's own unit."""
-    return divide_by_count(summary.difference_sum, summary.compared)
-
-
-def max_rel_error(summary: Summary) -> float:
-    """Return the largest ``|d| / |y|``; elements with a small reference are left out."""
-    return summary.relative_max
-
-
-def mean_rel_error(summary: Summary) -> float:
-    """Return the mean of ``|d| / |y|``; elements with a small reference are left out."""
-    return divide_by_count(summary.relative_sum, summary.ordinary)
-
-
-def relative_l2(summary: Summary) -> float:
-    """Return the relative Euclidean distance ``|d| / |y|``."""
-    return divide(summary.difference_square, summary.reference_square, root=True)
-
-
-def accumulated_relative_error(summary: Summary) -> float:
-    """Return ``sum |d| / sum |y|``."""
-    return divide(summary.difference_sum, summary.reference_sum)
-
-
-def kl_divergence(summary: Summary) -> float:
-    """Return ``sum p log(p / q)`` in nats, ``p = y / sum y``, ``q = x / sum x``, over the tensor as one distribution.
-
-    Only for tensors without negative values. A target of 0 where the reference is not counts as the smallest positive
-    number of the target's type.
-    """
-    return combine_divergence(summary.divergence, summary.reference_sum, summary.target_sum)
-
-
-def rmse(summary: Summary) -> float:
-    """Return the root mean square of d, in the tensor's own unit."""
-    return divide_by_count(summary.difference_square, summary.compared, root=True)
-
-
-def mare(summary: Summary) -> float:
-    """Return CANN's maximum relative error: the largest ``|d| / (|y| + 1e-7)``."""
-    return summary.offset_relative_max
-
-
-def mere(summary: Summary) -> float:
-    """Return CANN's mean relative error: the mean of ``|d| / (|y| + 1e-7)``."""
-    return divide_by_count(summary.offset_relative_sum, summary.compared)
-
-
-def share_within_one_thousandth(summary: Summary) -> float:
-    """Return the share of elements with ``|d| / |y| <= 0.001``; a small reference counts if the target is small too."""
-    return summary.within_one_thousandth / summary.compared
-
-
-def share_within_five_thousandths(summary: Summary) -> float:
-    """Return the share of elements with ``|d| / |y| <= 0.005``; a small reference counts if the target is small too."""
-    return summary.within_five_thousandths / summary.compared
-
-
-def allclose_share(summary: Summary) -> float:
-    """Return the share of elements with ``|d| <= atol + rtol |y|``, tolerances of ``assert_close`` for the coarser type."""
-    return next(iter(summary.close.values())) / summary.compared
-
-
-def ulp_distance(summary: Summary) -> float:
-    """Return the largest distance in units in the last place, both sides rounded to the coarser of the two types."""
-    return float(summary.ulp_max)
-
-
-def mean_ulp_distance(summary: Summary) -> float:
-    """Return the mean distance in units in the last place; elements with a small reference are left out."""
-    return divide_by_count(summary.ulp_sum, summary.ordinary)
-
-
-def max_rms_error(summary: Summary) -> float:
-    """Return the largest ``|d|`` over the root mean square of y."""
-    reference = divide_by_count(summary.reference_square, summary.compared, root=True)
-    return divide(ScaledFloat.of(summary.difference_max), ScaledFloat.of(reference))
-
-
-def worst_row_error(summary: Summary) -> float:
-    """Return the largest ``|d_row| / max(|y_row|, median |y_row| > 0)``; a row is the last axis, or the whole vector."""
-    return summary.rows.worst()
-
-
-def bitwise_equal(summary: Summary) -> float:
-    """Return 1 where both sides have one type and the same bits throughout, else 0."""
-    return float(summary.unequal == 0)
-
-
-def _share_close(summary: Summary, dtype: str) -> float:
-    """Return the share of elements within ``assert_close``'s tolerances for one type: ``allclose_share_float32``..."""
-    return summary.close[dtype] / summary.compared
-
+from precflow.metrics import METRICS, Domain, Metric
 
 _DOMAINS: Mapping[Domain, Callable[[Summary], bool]] = {
     "anything": lambda _: True,
@@ -154,15 +28,16 @@ _DOMAINS: Mapping[Domain, Callable[[Summary], bool]] = {
     "distributions": lambda summary: summary.inexact and summary.compared > 0 and not summary.negative,
     "tolerances": lambda summary: summary.inexact and summary.compared > 0 and bool(summary.close),
 }
-# Each row of METRICS has a function of its name above. `allclose_share_float32` and its like share one.
-_FORMULAS: tuple[tuple[str, Domain, str, Callable[[Summary], float]], ...] = tuple(
-    (
-        metric.name,
-        metric.domain,
-        metric.dtype,
-        functools.partial(_share_close, dtype=metric.dtype) if metric.dtype else globals()[metric.name],
-    )
-    for metric in METRICS.values()
+Formula = Callable[..., float]
+
+
+def _find_formula(metric: Metric) -> Formula:
+    compute: Formula = importlib.import_module(f"precflow.comparison.metrics.{metric.family}").compute
+    return functools.partial(compute, dtype=metric.dtype) if metric.dtype else compute
+
+
+_FORMULAS: tuple[tuple[str, Domain, str, Formula], ...] = tuple(
+    (metric.name, metric.domain, metric.dtype, _find_formula(metric)) for metric in METRICS.values()
 )
 # `bitwise_equal` looks at all elements anyway, and the divergence is of one distribution, of which fills are no part.
 _NOT_OF_FILLS = frozenset({"bitwise_equal", "kl_divergence"})
