@@ -357,6 +357,7 @@ class Recording:
 
     def _seal(self) -> None:
         from precflow.agent.measure.content_id import add_digest
+        from precflow.agent.session.changes import Changed
         from precflow.agent.session.dump import build_header, describe_run
         from precflow.agent.session.rank_group import name_of_rank
 
@@ -391,7 +392,7 @@ class Recording:
             self._device,
             weights=self._weights,
             inputs=add_digest(inputs),
-            more={"compiled": len(compiled["eager"])},
+            changed=Changed(more={"compiled": len(compiled["eager"])}),
         )
         header["capture"] = {**self._request.capture.to_plain(), "unmatched": self._selection.unmatched}
         header["compiled"] = compiled

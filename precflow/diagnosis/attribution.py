@@ -62,9 +62,7 @@ class Attribution:
 
 def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     nodes: Mapping[CallKey, CallNode],
-    region: Region,
-    judged: Sequence[Judged],
-    verdict: Verdict,
+    before: Attribution,
     *,
     pairs: Sequence[PairedCall],
     found: Sequence[IntroducedError],
@@ -76,15 +74,14 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
 
     Args:
         nodes: The reference's graph.
-        region: The region by first divergence.
-        judged: Statuses by limits.
-        verdict: The verdict by limits.
+        before: The region by first divergence, statuses and verdict by limits.
         pairs: The calls that were evaluated.
         found: What was found about their outputs.
         different: Calls that the sides made differently.
         left_out: Calls that could have been evaluated, but were too many.
         guessed: Standards that measure their limits, and fall back to fixed ones for records without a floor.
     """
+    region, judged, verdict = before.region, before.judged, before.verdict
     statuses = {one.record: one for one in judged}
     by_call = group_by_call(found)
     calls = {pair.name: pair.reference for pair in pairs}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from precflow.agent.contract import API, CHECKED, FORWARD, LEFT_OUT, NOISES, NONE, OPERATOR, RECORDED, REQUEST_SCHEMA
 from precflow.config.schema import MixedPrecision, RunConfig, Side, plain
@@ -84,6 +84,18 @@ def describe_noise(config: RunConfig, dtype: str) -> dict[str, Any]:
     return {**described, **given, "dtype": dtype, "determinism": determinism, "capture": capture, "noises": list(NOISES)}
 
 
+class UserCode(NamedTuple):
+    """The user's own code that a workload may name.
+
+    Attributes:
+        trusted: Packages whose functions it may name.
+        import_paths: Folders to import them from, searched after the interpreter's own.
+    """
+
+    trusted: Sequence[str] = ()
+    import_paths: Sequence[str] = ()
+
+
 def noise_request(  # noqa: PLR0913  each is a fact of its own, and all but two go by name
     config: RunConfig,
     output: Path,
@@ -91,8 +103,7 @@ def noise_request(  # noqa: PLR0913  each is a fact of its own, and all but two 
     dtype: str,
     ci: bool,
     declared_key: str,
-    trusted: Sequence[str],
-    import_paths: Sequence[str],
+    code: UserCode,
 ) -> dict[str, Any]:
     """Return the request for disturbed runs of the reference; see :func:`dump_request` for the arguments."""
     return {
@@ -100,8 +111,8 @@ def noise_request(  # noqa: PLR0913  each is a fact of its own, and all but two 
         **describe_noise(config, dtype),
         "action": "noise",
         "declared": declared_key,
-        "trusted": list(trusted),
-        "import_paths": [str(path) for path in import_paths],
+        "trusted": list(code.trusted),
+        "import_paths": [str(path) for path in code.import_paths],
     }
 
 
@@ -143,8 +154,7 @@ def as_is_request(  # noqa: PLR0913  each is a fact of its own, and all but thre
     moved: bool,
     ci: bool,
     declared_key: str,
-    trusted: Sequence[str],
-    import_paths: Sequence[str],
+    code: UserCode,
 ) -> dict[str, Any]:
     """Return the request for such a run; see :func:`dump_request` for the other arguments."""
     return {
@@ -152,8 +162,8 @@ def as_is_request(  # noqa: PLR0913  each is a fact of its own, and all but thre
         **describe_as_is(config, side, moved=moved),
         "action": "as_is",
         "declared": declared_key,
-        "trusted": list(trusted),
-        "import_paths": [str(path) for path in import_paths],
+        "trusted": list(code.trusted),
+        "import_paths": [str(path) for path in code.import_paths],
     }
 
 
@@ -169,8 +179,7 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
     *,
     ci: bool,
     declared_key: str,
-    trusted: Sequence[str],
-    import_paths: Sequence[str],
+    code: UserCode,
     region: CaptureRules | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
@@ -182,8 +191,7 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
         output: Folder that the agent writes to; it exists.
         ci: Use an emulated device only if the recipe names no other one.
         declared_key: Hash of :func:`describe_side`.
-        trusted: Packages whose functions the workload may name.
-        import_paths: Folders to import them from, searched after the interpreter's own.
+        code: The user's own code that the workload may name.
         region: Rules of a second pass.
         resume: Continue after the steps that an agent finished in ``output`` before it was stopped.
     """
@@ -193,8 +201,8 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
         "action": "dump",
         "declared": declared_key,
         "resume": resume,
-        "trusted": list(trusted),
-        "import_paths": [str(path) for path in import_paths],
+        "trusted": list(code.trusted),
+        "import_paths": [str(path) for path in code.import_paths],
     }
 
 

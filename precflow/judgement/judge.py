@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -64,8 +64,6 @@ SAME_STEP = "inputs that the model makes come from the same step"
 """Stands among the standards if they do not."""
 FIRST_LOSS = "the loss of the first step"
 """Stands among the standards if that loss fails by the line that it is held to without any."""
-_NO_FLOORS: Mapping[str, Floor] = {}
-_NO_SETTINGS: Mapping[str, Sequence[str]] = {}
 _NOTHING_COULD_FAIL = "no record that differs could have failed: its limits are too wide to prove anything"
 _BY_LIMITS = frozenset({"pass", "fail", "blind", "accepted", "undecided"})
 _FROM_VALUES = frozenset(
@@ -73,36 +71,12 @@ _FROM_VALUES = frozenset(
 )  # a side that does not repeat itself causes these, and no other shape
 
 
-def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
-    measures: Sequence[Measure],
-    config: RunConfig,
-    *,
-    reference_dtype: str,
-    target_dtype: str,
-    blockers: Sequence[str] = (),
-    amounts: Sequence[str] = (),
-    unseen: Sequence[str] = (),
-    unrepeatable: Sequence[str] = (),
-    other_settings: Mapping[str, Sequence[str]] = _NO_SETTINGS,
-    stale: Sequence[str] = (),
-    still: Mapping[str, Sequence[str]] = _NO_SETTINGS,
-    second_pass: bool = False,
-    today: datetime.date,
-    folders: Sequence[Path] = (),
-    floors: Mapping[str, Floor] = _NO_FLOORS,
-    without_floors: str = "",
-    carried: CarriedTypes = NOTHING_CARRIED,
-    settle_choices: SettleChoices | None = None,
-    losses: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
-    curves: Sequence[CurveOutcome] = (),
-) -> tuple[list[Judged], Verdict]:
-    """Judge a run.
+@dataclass(frozen=True)
+class Circumstances:
+    """What is known of the runs of both sides before any record is judged, and decides with them.
 
-    Args:
-        measures: Every record, in order.
-        config: Its tolerance, accepted differences and coverage decide; its capture tells what would decide the undecided.
-        reference_dtype: Floating point type of the reference's run.
-        target_dtype: Floating point type of the target's run.
+    Attributes:
+        today: Decides which accepted differences have expired.
         blockers: What makes any verdict but "misaligned" impossible, in words.
         amounts: What one side ran more of than the other, in words. Everything is judged as ever, and the run is not aligned.
         unseen: What ran in compiled code, in words: it stands beside the verdict.
@@ -115,15 +89,74 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         still: Parameters that one side does not update, in words, and the records of their steps, which may be accepted. Such a
             run is misaligned, whatever was recorded of it.
         second_pass: The measures are those after the second pass of escalating capture.
-        today: Decides which accepted differences have expired.
-        folders: Folders with standards besides the shipped ones.
-        floors: Identity text -> noise floor, for standards that measure their limits.
-        without_floors: Why there are none, in words.
+    """
+
+    today: datetime.date
+    blockers: Sequence[str] = ()
+    amounts: Sequence[str] = ()
+    unseen: Sequence[str] = ()
+    unrepeatable: Sequence[str] = ()
+    other_settings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    stale: Sequence[str] = ()
+    still: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    second_pass: bool = False
+
+
+@dataclass(frozen=True)
+class Floors:
+    """How far rounding alone carries, for standards that measure their limits.
+
+    Attributes:
+        measured: Identity text -> noise floor.
+        missing: Why there are none, in words.
         carried: The coarsest types that values went through on the reference, for records without a floor.
-        settle_choices: Marks choices that are near ties and what depends on them; without it they fail.
+    """
+
+    measured: Mapping[str, Floor] = field(default_factory=dict)
+    missing: str = ""
+    carried: CarriedTypes = NOTHING_CARRIED
+
+
+@dataclass(frozen=True)
+class TrainingCourse:
+    """How the training of both sides went.
+
+    Attributes:
         losses: Step -> its loss, on the reference and on the target. Standards may judge them, and a loss that differs although
             the forward before it agrees is wrong without one.
         curves: What is said about the curves of the run, which have limits of their own.
+    """
+
+    losses: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {})
+    curves: Sequence[CurveOutcome] = ()
+
+
+_NO_FLOORS = Floors()
+_NO_TRAINING = TrainingCourse()
+
+
+def judge(  # noqa: PLR0913  all but two go by name
+    measures: Sequence[Measure],
+    config: RunConfig,
+    *,
+    dtypes: tuple[str, str],
+    known: Circumstances,
+    folders: Sequence[Path] = (),
+    floors: Floors = _NO_FLOORS,
+    settle_choices: SettleChoices | None = None,
+    training: TrainingCourse = _NO_TRAINING,
+) -> tuple[list[Judged], Verdict]:
+    """Judge a run.
+
+    Args:
+        measures: Every record, in order.
+        config: Its tolerance, accepted differences and coverage decide; its capture tells what would decide the undecided.
+        dtypes: Floating point types of the runs of reference and target.
+        known: What is known of the runs before any record is judged.
+        folders: Folders with standards besides the shipped ones.
+        floors: The noise floors.
+        settle_choices: Marks choices that are near ties and what depends on them; without it they fail.
+        training: Losses and curves.
 
     Returns:
         One status a measure, in the same order, and the verdict.
@@ -131,28 +164,29 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     Raises:
         ConfigError: A standard is not known or not usable.
     """
+    carried, losses = floors.carried, training.losses
     loaded = [standards.load(name, folders) for name in config.tolerance.standards]
     measuring = [standard.name for standard in loaded if standard.measured]
-    terms = Terms(reference_dtype, target_dtype, loaded, config.tolerance, floors if measuring else {}, carried.outputs)
-    accepted = AcceptedDifferences(config.accepted, today)
+    terms = Terms(*dtypes, loaded, config.tolerance, floors.measured if measuring else {}, carried.outputs)
+    accepted = AcceptedDifferences(config.accepted, known.today)
     decisions = mark_zero_gradients(measures, [decide(measure, terms, accepted) for measure in measures], carried.outputs)
     decisions = pass_second_moments(measures, decisions)
     if settle_choices is not None:
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]
     decisions = mark_covered(measures, decisions)
-    decisions, open_settings = _accept_settings(measures, decisions, other_settings, accepted)
-    decisions, not_updated = _accept_settings(measures, decisions, still, accepted)
+    decisions, open_settings = _accept_settings(measures, decisions, known.other_settings, accepted)
+    decisions, not_updated = _accept_settings(measures, decisions, known.still, accepted)
     judged = [decision.judged for decision in decisions]
     rows = list(zip(measures, judged, strict=True))
     counted = tally(judged)
     by_losses = {standard.name: judge_losses(standard.losses, *losses) for standard in loaded if standard.losses}
-    logged = collect_curves(curves)
+    logged = collect_curves(training.curves)
     is_limited = _limits_first_loss(config, loaded, folders)
-    loss = LossOutcome() if is_limited or blockers else judge_first_loss(rows, *losses, (reference_dtype, target_dtype))
+    loss = LossOutcome() if is_limited or known.blockers else judge_first_loss(rows, *losses, dtypes)
     not_applied = {standard.name: NOT_EVALUATED for standard in loaded if standard.judges_operators}
     not_applied |= {name: outcome.missing for name, outcome in by_losses.items() if outcome.missing}
-    failures = [*_describe_failures(rows, unrepeatable), *stale, *not_updated]
+    failures = [*_describe_failures(rows, known.unrepeatable), *known.stale, *not_updated]
     failures += [
         f"{standard.dated}: {text}"
         for standard in loaded
@@ -162,18 +196,18 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     failures += [*loss.failed, *logged.failed]
     sampled = share_sampled(measures, judged)
     # If a blocker stood in the way, nothing was read on purpose: the blocker is the reason, and not a missing record.
-    if measures or not blockers:
-        missing = _describe_missing(rows, counted, config, sampled, second_pass=second_pass)
+    if measures or not known.blockers:
+        missing = _describe_missing(rows, counted, config, sampled, second_pass=known.second_pass)
     else:
         missing = ["no tensor was compared"]
     blind_phases = describe_blind_phases(measures, judged)
     gaps = [
-        *blockers,
-        *amounts,
-        *_describe_unrepeatable(unrepeatable),
+        *known.blockers,
+        *known.amounts,
+        *_describe_unrepeatable(known.unrepeatable),
         *([f"the optimizers have other settings: {'; '.join(open_settings)}"] if open_settings else []),
         *missing,
-        *describe_other_types(measures, reference_dtype, target_dtype),
+        *describe_other_types(measures, *dtypes),
         *_describe_unapplied(decisions),
         *(describe_not_applied(name, why) for name, why in not_applied.items()),
         *describe_empty_ends(measures, judged),
@@ -184,7 +218,7 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
     ]
     warnings = [
         *accepted.warnings(),
-        *(_describe_missing_floors(rows, floors, measuring[0], without_floors) if measuring else ()),
+        *(_describe_missing_floors(rows, floors.measured, measuring[0], floors.missing) if measuring else ()),
         *(
             []
             if any("near tie" in text for text in missing)
@@ -221,13 +255,13 @@ def judge(  # noqa: PLR0913 - each is a fact of its own, named at the call
         | {standard.name: False for standard in loaded if not standard.judges_records}
         | {name: outcome.is_met for name, outcome in by_losses.items()}
         | ({UPDATES: False} if not_updated else {})
-        | ({SAME_STEP: False} if stale else {})
+        | ({SAME_STEP: False} if known.stale else {})
         | ({FIRST_LOSS: False} if loss.failed else {})  # else whoever explains the failing records would explain it away
         | dict(logged.met),
         not_applied=not_applied,
         sources={standard.name: standard.origin for standard in loaded if standard.date},
         closest=closest.record,
-        unseen=tuple(unseen),
+        unseen=tuple(known.unseen),
         warnings=tuple(warnings),
     )
 

@@ -198,9 +198,7 @@ def rehearse(side: str, job: Job, where: RunFolder, *, make: bool) -> Rehearsal 
 def _make_rehearsal(side: str, job: Job, where: RunFolder, key: str, wanted: Mapping[str, Any]) -> Sealed:
     with where.store.making(REHEARSAL, key) as attempt:
         folder = attempt.folder
-        request = dump_request(
-            job.config, side, folder, ci=job.ci, declared_key=key, trusted=job.trusted, import_paths=job.import_paths
-        )
+        request = dump_request(job.config, side, folder, ci=job.ci, declared_key=key, code=job.user_code)
         ask_agent(job, side, {**request, "action": "rehearse"}, folder)
         note = read_plain(folder / REHEARSAL_FILE)["problem"] or "ran without values"
         return where.store.seal(attempt, {"name": REHEARSAL, "key": key, "declared": wanted, "needs": {}, "note": note})

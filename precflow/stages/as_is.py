@@ -97,8 +97,7 @@ def _run(side: str, job: Job, folder: Path, *, moved: bool) -> tuple[NotedRun, .
             moved=moved,
             ci=job.ci,
             declared_key=keys.digest(_declare(side, job)),
-            trusted=job.trusted,
-            import_paths=job.import_paths,
+            code=job.user_code,
         )
         ask_agent(job, side, request, folder)
     return read_run(folder, ranks)

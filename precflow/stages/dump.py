@@ -193,8 +193,7 @@ def record(  # noqa: PLR0913  a side, and what its run is made of
         folder,
         ci=job.ci,
         declared_key=declared_key,
-        trusted=job.trusted,
-        import_paths=job.import_paths,
+        code=job.user_code,
         region=region,
         # A killed attempt left these; its finished steps are not run again, unless they are to be compared with plain ones or
         # are given choices, which only a recorded step is.

@@ -108,14 +108,12 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     judge = latest(needs, "judge")
-    judged, verdict, region = read_judged(judge), read_verdict(judge), read_region(latest(needs, "localize"))
+    before = Attribution(read_region(latest(needs, "localize")), read_judged(judge), read_verdict(judge))
     reference, target = open_both(needs, job)
     found, skipped, final = attribute_errors(
         reference,
         target,
-        judged,
-        verdict,
-        region,
+        before,
         folder=needs[evaluation.NAME],
         measures=read_measures(latest(needs, "compare")),
         holding=load_standards(job),
@@ -182,9 +180,7 @@ def explain_suspects(  # noqa: PLR0913  two dumps and what was found in them
 def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     reference: Dump,
     target: Dump,
-    judged: list[Judged],
-    verdict: Verdict,
-    region: Region,
+    before: Attribution,
     *,
     folder: Path,
     measures: Sequence[Measure] = (),
@@ -196,9 +192,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     Args:
         reference: Evidence of the reference.
         target: Evidence of the target.
-        judged: Statuses by limits.
-        verdict: The verdict by limits.
-        region: The region by first divergence.
+        before: The region by first divergence, statuses and verdict by limits.
         folder: Folder of the evaluation.
         measures: Every pair.
         holding: Standards that judge operators.
@@ -207,8 +201,8 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     Returns:
         What was found about each output, how many could not be evaluated, and the corrected diagnosis.
     """
-    if not judged:
-        return [], 0, Attribution(region, judged, verdict)
+    if not before.judged:
+        return [], 0, before
     evaluated, skipped = read_evaluated(folder), read_value(folder / EVALUATION_FILE, Evaluation)
     every = pair_calls(reference, target)
     evaluated = name_outputs(evaluated, every)
@@ -224,9 +218,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     outside = frozenset(entry.content for entry in reference.header.inputs.entries.values())
     final = attribute(
         build_graph(reference.calls(), outside=outside),
-        region,
-        judged,
-        verdict,
+        before,
         pairs=pairs,
         found=found,
         different=different,

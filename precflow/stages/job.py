@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from precflow.config.schema import RunConfig, Side
+from precflow.dumps.requests import UserCode
 from precflow.sides.launch import Agents, run_agent
 
 MARK = "@2"  # ends the names of instances of the second pass
@@ -57,6 +58,11 @@ class Job:
     agents: Agents | None = None
     asked: tuple[str, ...] = ()
     began: float = field(default_factory=time.monotonic)
+
+    @property
+    def user_code(self) -> UserCode:
+        """The user's own code that its workload may name."""
+        return UserCode(self.trusted, self.import_paths)
 
     def side(self, name: str) -> Side:
         """Return the recipe's section of a side."""

@@ -24,7 +24,7 @@ from precflow.judgement.as_is import judge_as_is
 from precflow.judgement.carried import find_carried
 from precflow.judgement.floors import find_floors_of_inputs
 from precflow.judgement.inputs import JudgeInput, make_input_judge
-from precflow.judgement.judge import judge
+from precflow.judgement.judge import Circumstances, Floors, TrainingCourse, judge
 from precflow.judgement.verdicts import STATUSES, VERDICTS, AsIs, Judged, Verdict
 from precflow.stages import as_is, curves, noise
 from precflow.stages.artifacts import read_lines, read_once, read_value, write_lines, write_value
@@ -138,27 +138,25 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
     return judge(
         measures,
         job.config,
-        reference_dtype=dtypes[0],
-        target_dtype=dtypes[1],
-        blockers=(
-            *reproduction.gaps,
-            *(() if reproduction.blockers else find_other_averages(reference, target)),
+        dtypes=dtypes,
+        known=Circumstances(
+            today=_today(),
+            blockers=(
+                *reproduction.gaps,
+                *(() if reproduction.blockers else find_other_averages(reference, target)),
+            ),
+            amounts=reproduction.amounts,
+            unseen=describe_unseen(reference.header, target.header),
+            unrepeatable=reproduction.unrepeatable,
+            other_settings={} if reproduction.blockers else find_other_numbers(reference, target),
+            stale=reproduction.stale,
+            still={} if reproduction.blockers else describe_still(find_still_parameters(reference, target, measures)),
+            second_pass=second("compare") in needs,
         ),
-        amounts=reproduction.amounts,
-        unseen=describe_unseen(reference.header, target.header),
-        unrepeatable=reproduction.unrepeatable,
-        other_settings={} if reproduction.blockers else find_other_numbers(reference, target),
-        stale=reproduction.stale,
-        still={} if reproduction.blockers else describe_still(find_still_parameters(reference, target, measures)),
-        second_pass=second("compare") in needs,
-        today=_today(),
         folders=job.team.get("standard", ()),
-        floors=floors,
-        without_floors=_explain_missing_floors(job, needs),
-        carried=find_carried(reference.calls()),
+        floors=Floors(floors, _explain_missing_floors(job, needs), find_carried(reference.calls())),
         settle_choices=make_settler(reference, target, judge_inputs(job, needs, reference, target, dtypes), floors),
-        losses=(reference.header.loss_of_step, target.header.loss_of_step),
-        curves=curves.read_outcomes(needs),
+        training=TrainingCourse((reference.header.loss_of_step, target.header.loss_of_step), curves.read_outcomes(needs)),
     )
 
 

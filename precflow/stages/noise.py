@@ -91,8 +91,7 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
         dtype=_dtype(job),
         ci=job.ci,
         declared_key=keys.digest(_declare(side, job)),
-        trusted=job.trusted,
-        import_paths=job.import_paths,
+        code=job.user_code,
     )
     reference = open_dump(needs["dump.reference"])
     measured: Mapping[str, list[Measure]] = {}

@@ -26,7 +26,7 @@ from precflow.diagnosis.examined import choose_examined
 from precflow.diagnosis.findings import Finding, Region, Suspect
 from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.phases import PhaseState
-from precflow.diagnosis.training.procedure import follow_procedure
+from precflow.diagnosis.training.procedure import OptimizerFacts, follow_procedure
 from precflow.diagnosis.training.updates import describe_still, find_still_parameters
 from precflow.dumps.header import Header
 from precflow.dumps.lookup import FoundRecord
@@ -96,10 +96,12 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
             target.header,
             phases=phases,
             differences=differences,
-            settings=find_other_settings(reference, target),
-            without_updates=moves_no_weight(reference, target),
-            still=tuple(describe_still(find_still_parameters(reference, target, measures))) if measures else (),
-            steps=comparison.steps,
+            optimizer=OptimizerFacts(
+                settings=find_other_settings(reference, target),
+                steps=comparison.steps,
+                without_updates=moves_no_weight(reference, target),
+                still=tuple(describe_still(find_still_parameters(reference, target, measures))) if measures else (),
+            ),
             rows=[(row.measure, row.judged) for row in rows],
             curves=curves,
         ),

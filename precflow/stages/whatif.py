@@ -187,8 +187,7 @@ class _Runs:
             work,
             ci=job.ci,
             declared_key="",
-            trusted=job.trusted,
-            import_paths=job.import_paths,
+            code=job.user_code,
         )
         capture = {**request["capture"], "weights": LEFT_OUT, "budget": 0}
         # Only recorded choices can be given, and in an arm others may differ than in the run.

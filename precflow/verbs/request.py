@@ -85,7 +85,7 @@ def build_request(composed: Any, side: str, *, out: str, import_paths: Sequence[
     """
     from precflow import keys
     from precflow.agent.contract import RECORDED
-    from precflow.dumps.requests import dump_request
+    from precflow.dumps.requests import UserCode, dump_request
     from precflow.run.jobs import make_job
     from precflow.stages.dump import declare
 
@@ -119,8 +119,7 @@ def build_request(composed: Any, side: str, *, out: str, import_paths: Sequence[
         Path(out),
         ci=job.ci,
         declared_key=keys.digest(declare(side, job)),
-        trusted=job.trusted,
-        import_paths=import_paths,
+        code=UserCode(job.trusted, import_paths),
         resume=True,
     )
     return {**request, "output": out}

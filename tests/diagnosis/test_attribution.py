@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from precflow.diagnosis.attribution import attribute
+from precflow.diagnosis.attribution import Attribution, attribute
 from precflow.diagnosis.calls_differ import find_different_calls
 from precflow.diagnosis.evaluation import PairedCall, name_call
 from precflow.diagnosis.findings import Region, Suspect
@@ -34,9 +34,7 @@ def conclude(judge_calls):
         both = [PairedCall(pair.name, pair.reference, theirs[pair.name]) for pair in pairs if pair.name in theirs]
         return attribute(
             build_graph(dump.calls()),
-            region,
-            judged,
-            Verdict(verdict),
+            Attribution(region, judged, Verdict(verdict)),
             pairs=pairs,
             found=[found(call, fault=call.name in faults) for call in calls],
             different=find_different_calls(both, dump.calls(), other.calls(), same_dtype=True),
@@ -81,9 +79,11 @@ def test_a_module_is_not_blamed_beside_its_part_whose_gradient_is_wrong(hand_mad
     suspects = tuple(Suspect(one.outputs[0].text, one.name, one.module, "", one.order, 2.0, "differs") for one in calls)
     attribution = attribute(
         build_graph(dump.calls()),
-        Region("block", suspects, {}),
-        [Judged(one.outputs[0].text, "fail", ratio=2.0) for one in calls],
-        Verdict("misaligned"),
+        Attribution(
+            Region("block", suspects, {}),
+            [Judged(one.outputs[0].text, "fail", ratio=2.0) for one in calls],
+            Verdict("misaligned"),
+        ),
         pairs=[PairedCall(name_call(one), one, one) for one in calls],
         found=[found(part, fault=True)],
         different=[],
@@ -108,7 +108,9 @@ def test_movement_that_moves_wrongly_fails_by_its_bits_and_a_lost_mask_by_its_pl
         IntroducedError(pair.name, "0", "other", math.inf, math.inf, measure, is_fault=True)
         for pair, measure in zip(pairs, ("movement", "misplaced"), strict=True)
     ]
-    final = attribute(build_graph(dump.calls()), Region(), judged, Verdict("aligned"), pairs=pairs, found=found, different=[])
+    final = attribute(
+        build_graph(dump.calls()), Attribution(Region(), judged, Verdict("aligned")), pairs=pairs, found=found, different=[]
+    )
     assert [(one.status, one.metric) for one in final.judged] == [("fail", "bitwise_equal"), ("nonfinite", "")]
 
 
@@ -207,9 +209,11 @@ def test_a_wrong_call_with_another_argument_is_named_once(hand_made):
     first, second = (record.text for record in call.outputs)
     attribution = attribute(
         build_graph(dump.calls()),
-        Region("a / step", (Suspect(second, "a / step", "a", "step", 0, 5.0, "its inputs agree"),), {}),
-        [Judged(first, "pass"), Judged(second, "fail")],
-        Verdict("misaligned"),
+        Attribution(
+            Region("a / step", (Suspect(second, "a / step", "a", "step", 0, 5.0, "its inputs agree"),), {}),
+            [Judged(first, "pass"), Judged(second, "fail")],
+            Verdict("misaligned"),
+        ),
         pairs=[pair],
         found=[found(call, fault=True)],
         different=find_different_calls([pair], [call], [other], same_dtype=True),
@@ -226,9 +230,7 @@ def test_an_output_that_was_not_evaluated_is_not_cleared_by_another_one(hand_mad
         judged = [Judged(right, "pass"), Judged(wrong, "pass")]
         attribution = attribute(
             build_graph(dump.calls()),
-            region,
-            judged,
-            Verdict("misaligned"),
+            Attribution(region, judged, Verdict("misaligned")),
             pairs=[PairedCall(name_call(call), call, call)],
             found=[found(call, fault=False)],  # of output 0 alone
             different=[],
@@ -245,9 +247,7 @@ def test_another_argument_names_the_output_that_fails(hand_made):
     judged = [Judged(here.outputs[0].text, "pass"), Judged(here.outputs[1].text, "fail", ratio=3.0)]
     attribution = attribute(
         build_graph(sides[0].calls()),
-        Region(),
-        judged,
-        Verdict("misaligned"),
+        Attribution(Region(), judged, Verdict("misaligned")),
         pairs=[pair],
         found=[],
         different=find_different_calls([pair], sides[0].calls(), sides[1].calls(), same_dtype=True),
@@ -262,9 +262,7 @@ def test_a_target_of_nan_alone_fails_by_its_places(hand_made, judge_calls):
     measures, judged = judge_calls(dump, {"a / linear": "blind"})  # NaN on both sides alone would be blind
     attribution = attribute(
         build_graph(dump.calls()),
-        localize(dump, dump, measures, judged),
-        judged,
-        Verdict("aligned"),
+        Attribution(localize(dump, dump, measures, judged), judged, Verdict("aligned")),
         pairs=[PairedCall(name_call(call), call, call)],
         found=[misplaced],
         different=[],
@@ -278,9 +276,7 @@ def test_a_reference_that_is_off_from_float64_is_noted(hand_made, judge_calls):
     off = [replace(found(call, fault=False), is_reference_off=True) for call in dump.made]
     attribution = attribute(
         build_graph(dump.calls()),
-        localize(dump, dump, measures, judged),
-        judged,
-        Verdict("aligned"),
+        Attribution(localize(dump, dump, measures, judged), judged, Verdict("aligned")),
         pairs=[PairedCall(name_call(call), call, call) for call in dump.made],
         found=off,
         different=[],
@@ -303,9 +299,11 @@ def drift(hand_made):
         suspect = Suspect(record, "b / linear", "b", "linear", 1, 1.2, "accumulated", inputs_use=use)
         return attribute(
             build_graph(dump.calls()),
-            Region("b / linear", (suspect,), {record: "introduces"}),
-            judged,
-            Verdict("misaligned", ("1 record exceeds its limit",), standards=dict.fromkeys(standards, False)),
+            Attribution(
+                Region("b / linear", (suspect,), {record: "introduces"}),
+                judged,
+                Verdict("misaligned", ("1 record exceeds its limit",), standards=dict.fromkeys(standards, False)),
+            ),
             pairs=[PairedCall(name_call(call), call, call) for call in calls],
             found=[
                 found(calls[0], fault=False),
@@ -362,12 +360,14 @@ def drift_of_gradient(hand_made):
         )
         return attribute(
             build_graph(dump.calls()),
-            Region("b", suspects, {one.record: "introduces" for one in suspects}),
-            [
-                Judged(one.outputs[0].text, "fail" if ratio > 1 else "pass", standard="calibrated", ratio=ratio, floor=1e-2)
-                for one, ratio, _ in both
-            ],
-            Verdict("misaligned", standards={"calibrated": False}),
+            Attribution(
+                Region("b", suspects, {one.record: "introduces" for one in suspects}),
+                [
+                    Judged(one.outputs[0].text, "fail" if ratio > 1 else "pass", standard="calibrated", ratio=ratio, floor=1e-2)
+                    for one, ratio, _ in both
+                ],
+                Verdict("misaligned", standards={"calibrated": False}),
+            ),
             pairs=[PairedCall(name_call(one), one, one) for one in (call, bias)],
             found=[found(call, fault=False), *([found(bias, fault=False)] if evaluated else [])],
             different=[],
@@ -422,9 +422,7 @@ def test_the_gradients_of_another_function_are_not_named_beside_it(hand_made, is
     pairs = [PairedCall(name_call(call), call, call) for call in dump.made]
     attribution = attribute(
         build_graph(dump.calls()),
-        Region(),
-        [],
-        Verdict("aligned"),
+        Attribution(Region(), [], Verdict("aligned")),
         pairs=pairs,
         found=[found(call, fault=is_wrong_forward or not call.operator) for call in dump.made],
         different=[],

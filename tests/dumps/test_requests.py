@@ -5,7 +5,7 @@ import pytest
 
 from precflow.agent import request as agents
 from precflow.config.schema import Capture, CaptureRule, Determinism, Emulate, RunConfig, Side, Site, Tolerance, Workload
-from precflow.dumps.requests import describe_noise, describe_side, dump_request, environment_request
+from precflow.dumps.requests import UserCode, describe_noise, describe_side, dump_request, environment_request
 from precflow.judgement.near_ties import is_draw, is_selection
 
 RULES = ({"operator": "addmm", "rule": "scale", "factor": 1.01},)
@@ -25,7 +25,7 @@ def config():
 
 
 def asked(config, side, tmp_path, **options):
-    options = {"ci": False, "declared_key": "5be0", "trusted": ("toy",), "import_paths": ("/code",), **options}
+    options = {"ci": False, "declared_key": "5be0", "code": UserCode(("toy",), ("/code",)), **options}
     return dump_request(config, side, tmp_path, **options)
 
 

@@ -1,13 +1,14 @@
 """Measures by hand."""
 
 import datetime
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from precflow.comparison.measure import Measure
 from precflow.config.schema import Limits, RunConfig, Tolerance
-from precflow.judgement.judge import judge
+from precflow.judgement.carried import NOTHING_CARRIED
+from precflow.judgement.judge import Circumstances, Floors, TrainingCourse, judge
 
 FIXED = Tolerance(standards=("default",))
 DAY = datetime.date(2026, 1, 31)
@@ -54,7 +55,13 @@ def run():
     ):
         config = replace(RunConfig(tolerance=tolerance or FIXED, accepted=tuple(accepted)), **(changes or {}))
         config = replace(config, coverage=coverage) if coverage else config
-        return judge(measures, config, reference_dtype=dtypes[0], target_dtype=dtypes[1], today=today, **more)
+        # What tests say goes to where it belongs: the circumstances of the runs, the floors, the training, or `judge` itself.
+        floors = Floors(more.pop("floors", {}), more.pop("without_floors", ""), more.pop("carried", NOTHING_CARRIED))
+        training = TrainingCourse(**{name: more.pop(name) for name in ("losses", "curves") if name in more})
+        known = {field.name: more.pop(field.name) for field in fields(Circumstances) if field.name in more}
+        return judge(
+            measures, config, dtypes=dtypes, known=Circumstances(today, **known), floors=floors, training=training, **more
+        )
 
     return judged
 

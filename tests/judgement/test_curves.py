@@ -8,6 +8,7 @@ import pytest
 from precflow.config.schema import Curve, RunConfig, Tolerance
 from precflow.judgement import standards
 from precflow.judgement.curves import LossOutcome, find_loss_line, judge_first_loss, judge_losses
+from precflow.judgement.judge import Circumstances, TrainingCourse
 from precflow.judgement.judge import judge as judge_run
 from precflow.judgement.verdicts import Judged
 
@@ -168,8 +169,8 @@ def test_a_loss_is_not_held_to_a_line_where_something_else_says_more(run, measur
 def test_a_curve_speaks_for_the_first_loss_only_if_it_limits_it(measure, curve, is_judged):
     config = RunConfig(tolerance=Tolerance(standards=("default",)), curves={"loss": curve})
     losses = ({0: 2.0}, {0: 2.002})
-    today = datetime.date(2026, 1, 31)
-    _, outcome = judge_run([measure()], config, reference_dtype="float32", target_dtype="float32", today=today, losses=losses)
+    known, dtypes = Circumstances(datetime.date(2026, 1, 31)), ("float32", "float32")
+    _, outcome = judge_run([measure()], config, dtypes=dtypes, known=known, training=TrainingCourse(losses))
     assert (outcome.verdict == "misaligned") is is_judged
 
 

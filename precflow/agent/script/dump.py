@@ -50,7 +50,7 @@ from precflow.agent.script.seeds import find_seeds
 from precflow.agent.script.watcher import Settings, Watcher
 from precflow.agent.selection import check_scope_of
 from precflow.agent.session import faults, rank_group
-from precflow.agent.session.changes import Seeds, count_compiled
+from precflow.agent.session.changes import Changed, Seeds, count_compiled
 from precflow.agent.session.dump import (
     build_header,
     check_capture,
@@ -250,11 +250,13 @@ class ScriptDump:
             self._device,
             weights=add_digest(watcher.weights),
             inputs=add_digest(watcher.inputs),
-            dropouts=watcher.dropouts,
-            functional_dropouts=self._numbers.removed,
-            draws=draws,
-            seeded=self._find_seeded(),
-            more=self._count_changes(),
+            changed=Changed(
+                dropouts=watcher.dropouts,
+                functional_dropouts=self._numbers.removed,
+                draws=draws,
+                seeded=self._find_seeded(),
+                more=self._count_changes(),
+            ),
         )
         rank_group.seal(
             request,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import types
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import torch
 
@@ -46,36 +46,45 @@ class Seeds:
         return [name for name, state in self._start.items() if now.get(name) != state]
 
 
-def list_changes(  # noqa: PLR0913  each is a fact of its own, by name
-    request: Request,
-    *,
-    dropouts: Sequence[str],
-    draws: Sequence[Mapping[str, Any]],
-    facts: Mapping[str, Any],
-    seeded: Sequence[str],
-    more: Mapping[str, int],
-) -> List[Dict[str, Any]]:
+class Changed(NamedTuple):
+    """What capture has changed in what ran.
+
+    Attributes:
+        redrawn: Names of the weights that an emulated fault drew anew.
+        dropouts: Names of the modules whose dropout was removed and would have acted.
+        functional_dropouts: Lines of user code where calls of functional dropout were removed.
+        draws: Draws of random numbers, as the header has them.
+        seeded: Generators that drew from the seed of the recipe.
+        more: Further changes with their counts; those that count nothing are left out.
+    """
+
+    redrawn: Sequence[str] = ()
+    dropouts: Sequence[str] = ()
+    functional_dropouts: Sequence[str] = ()
+    draws: Sequence[Mapping[str, Any]] = ()
+    seeded: Sequence[str] = ()
+    more: Mapping[str, int] = {}
+
+
+def list_changes(request: Request, changed: Changed, facts: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """Return what was changed in a run: ``what`` (of ``contract.CHANGES``), ``count`` and ``places``, in that order.
 
     Args:
         request: The request; a change that it did not ask for was made by nobody.
-        dropouts: Modules and lines whose dropout was removed where it would have acted.
-        draws: The draws, as the header has them.
+        changed: What was changed.
         facts: The environment as it was read after the run: a switch that the workload has turned back is no change.
-        seeded: Generators that drew from the seed of the recipe.
-        more: Further changes with their counts; those that count nothing are left out.
     """
     settings = request.determinism
-    moved = [draw["operator"] for draw in draws if draw["moved"]]
+    moved = [draw["operator"] for draw in changed.draws if draw["moved"]]
     switched = settings.algorithms != "native" and facts["switches"]["deterministic_algorithms"] == "True"
     found: Dict[str, Sequence[str]] = {
-        "dropout": dropouts,
+        "dropout": [*changed.dropouts, *changed.functional_dropouts],
         "draws": moved,
-        "seeds": seeded,
+        "seeds": changed.seeded,
         "algorithms": [settings.algorithms] if switched else [],
     }
     listed = {what: {"what": what, "count": len(places), "places": list(places[:_SHOWN])} for what, places in found.items()}
-    listed.update({what: {"what": what, "count": count, "places": []} for what, count in more.items()})
+    listed.update({what: {"what": what, "count": count, "places": []} for what, count in changed.more.items()})
     return [listed[what] for what in CHANGES if what in listed and listed[what]["count"]]
 
 

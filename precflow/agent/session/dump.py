@@ -21,7 +21,7 @@ from precflow.agent.ranks import rank_of
 from precflow.agent.request import runs_eagerly
 from precflow.agent.selection import check_scope
 from precflow.agent.session import determinism, environment, faults, garbage, precision, rank_group
-from precflow.agent.session.changes import Seeds, list_changes
+from precflow.agent.session.changes import Changed, Seeds, list_changes
 from precflow.agent.session.given_choices import GivenChoices
 from precflow.agent.session.random_numbers import Draw, RandomNumbers
 from precflow.agent.session.training import Training
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from precflow.agent.request import Request
 
 _UNDISTURBED: ContextManager[Any] = nullcontext()
-_NO_CHANGES: Mapping[str, int] = {}
 _LOG = "the traceback is in agent.log and error.json"
 
 
@@ -141,12 +140,14 @@ def record(
             run.device,
             weights=workload.weight_hashes,
             inputs=workload.input_hashes,
-            redrawn=workload.redrawn,
-            dropouts=workload.dropouts,
-            functional_dropouts=run.numbers.removed,
-            draws=draws,
-            seeded=seeded,
-            more={"choices": len(given), "compiled": len(compiled["eager"]), "learning_rate": training.rates_replaced},
+            changed=Changed(
+                redrawn=workload.redrawn,
+                dropouts=workload.dropouts,
+                functional_dropouts=run.numbers.removed,
+                draws=draws,
+                seeded=seeded,
+                more={"choices": len(given), "compiled": len(compiled["eager"]), "learning_rate": training.rates_replaced},
+            ),
         )
         return {
             **header,
@@ -336,18 +337,8 @@ def check_capture(request: Request) -> None:
         raise AgentError("bad_request", "capture.step is %s; expected numbers from 0" % list(request.capture.step))
 
 
-def build_header(  # noqa: PLR0913  each a fact of the run, by name
-    request: Request,
-    device: Device,
-    *,
-    weights: Mapping[str, Any],
-    inputs: Mapping[str, Any],
-    redrawn: Sequence[str] = (),
-    dropouts: Sequence[str] = (),
-    functional_dropouts: Sequence[str] = (),
-    draws: Sequence[Mapping[str, Any]] = (),
-    seeded: Sequence[str] = (),
-    more: Mapping[str, int] = _NO_CHANGES,
+def build_header(
+    request: Request, device: Device, *, weights: Mapping[str, Any], inputs: Mapping[str, Any], changed: Changed
 ) -> Dict[str, Any]:
     """Return the header of a dump in which nothing was recorded yet: the side, its environment, and what it started from.
 
@@ -356,12 +347,7 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         device: The device that it ran on.
         weights: ``digest`` and ``entries`` of the weights.
         inputs: The same of the inputs.
-        redrawn: Names of the weights that an emulated fault drew anew.
-        dropouts: Names of the modules whose dropout was removed and would have acted.
-        functional_dropouts: Lines of user code where calls of functional dropout were removed.
-        draws: Draws of random numbers, from :func:`describe_draws`.
-        seeded: Generators that drew from the seed of the recipe.
-        more: Further changes with their counts, see :func:`precflow.agent.session.changes.list_changes`.
+        changed: What capture has changed in what ran.
     """
     facts = environment.collect(device)
     nothing_seen: Dict[str, Any] = {
@@ -371,7 +357,7 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         "repeat": {"checked": False, "records": 0, "by": [], "different": []},
         "observer": dict(EMPTY_HEADER["observer"]),
         "ran": [],
-        "draws": list(draws),
+        "draws": list(changed.draws),
         "compiled": {"unseen": {}, "eager": []},
         "sites": [],
         "seconds": {},
@@ -387,20 +373,13 @@ def build_header(  # noqa: PLR0913  each a fact of the run, by name
         "device": {name: facts["device"][name] for name in ("name", "kind", "description", "emulated")},
         "dtype": request.dtype,
         "fills": {"version": FILLS_VERSION, "constants": list(value_classes.constants())},
-        "emulate": {"name": "", "rules": [], **request.emulate, "redrawn": list(redrawn)},
+        "emulate": {"name": "", "rules": [], **request.emulate, "redrawn": list(changed.redrawn)},
         "facts": facts,
         "determinism": {
             **request.determinism._asdict(),
-            "dropouts_removed": list(dropouts),
-            "functional_dropouts_removed": list(functional_dropouts),
-            "changes": list_changes(
-                request,
-                dropouts=[*dropouts, *functional_dropouts],
-                draws=draws,
-                facts=facts,
-                seeded=seeded,
-                more=more,
-            ),
+            "dropouts_removed": list(changed.dropouts),
+            "functional_dropouts_removed": list(changed.functional_dropouts),
+            "changes": list_changes(request, changed, facts),
         },
         "weights": weights,
         "inputs": inputs,

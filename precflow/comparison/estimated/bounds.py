@@ -1,8 +1,8 @@
 """Computes lower and upper bounds of metrics from sums over each side and, if there are sketches, from their distance.
 
-y is the reference, x the target, d = x - y, as in ``comparison/metrics/``; all norms are Euclidean. The bounds hold whatever the
-elements are: by the triangle inequality, for example, ``|d|`` lies between ``||x| - |y||`` and ``|x| + |y|``. Only the range of
-a sketch may be wrong, as rarely as docs/estimates.md says.
+y is the reference, x the target, d = x - y, as in ``comparison/metrics/``; all norms are Euclidean. The bounds hold
+whatever the elements are: by the triangle inequality, for example, ``|d|`` lies between ``||x| - |y||`` and ``|x| + |y|``.
+Only the range of a sketch may be wrong, as rarely as docs/estimates.md says.
 """
 
 from __future__ import annotations

@@ -69,18 +69,32 @@ class Check:
     phase: str = ""
 
 
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """What is known of the optimizers of both sides.
+
+    Attributes:
+        settings: Settings that differ, in words.
+        steps: Their steps, computed again.
+        without_updates: No step moves a weight (learning rate 0), so that no step's loss follows from another.
+        still: Parameters that one side does not update, in words.
+    """
+
+    settings: Sequence[str] = ()
+    steps: Sequence[ReplayedStep] = ()
+    without_updates: bool = False
+    still: Sequence[str] = ()
+
+
 def follow_procedure(  # noqa: PLR0913  what was found out before, each by its own name
     reference: Header,
     target: Header,
     *,
     phases: Sequence[PhaseState],
     differences: Mapping[str, tuple[str, str]],
-    settings: Sequence[str],
-    steps: Sequence[ReplayedStep],
+    optimizer: OptimizerFacts,
     rows: Sequence[tuple[Measure, Judged]] = (),
     curves: Iterable[CurveOutcome] = (),
-    without_updates: bool = False,
-    still: Sequence[str] = (),
 ) -> tuple[Check, ...]:
     """Return the checks in order; none for a run that trains nothing.
 
@@ -89,12 +103,9 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
         target: Header of the target's dump.
         phases: The parts of a training step and which of them is guilty.
         differences: Facts of the environment that differ: fact -> (reference, target).
-        settings: Settings of the optimizer that differ, in words.
-        steps: The optimizer's steps, computed again.
+        optimizer: What is known of the optimizers.
         rows: Every record with its status: how far losses may be apart follows from the error of the forward.
         curves: What is said about the curves of the run.
-        without_updates: No step of the optimizer moves a weight (learning rate 0), so that no step's loss follows from another.
-        still: Parameters that one side does not update, in words.
     """
     if not phases:
         return ()
@@ -102,19 +113,19 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
     first = min((step for header in (reference, target) for step in header.capture.get("step", (0,))), default=0)
     dtypes = (reference.dtype, target.dtype)
     line = find_loss_line(rows, first, dtypes)
-    second = line if without_updates else find_loss_line(rows, first + 1, dtypes, times=_LATER)
+    second = line if optimizer.without_updates else find_loss_line(rows, first + 1, dtypes, times=_LATER)
     checks = [
         _check_environment(differences),
         _check_weights(reference, target),
         _from_phase("data", state_of[DATA]),
-        _check_settings(settings, state_of[OPTIMIZER], rows),
+        _check_settings(optimizer.settings, state_of[OPTIMIZER], rows),
         _from_phase("forward", state_of[FORWARD]),
         _from_phase(f"loss of step {first}", state_of.get(LOSS, PhaseState(LOSS, "not_told", _NO_LOSS))),
         _from_phase("gradients, from the loss backwards", state_of[BACKWARD_PART]),
         *([_from_phase("communication between ranks", state_of[COMMUNICATION])] if COMMUNICATION in state_of else []),
-        _check_optimizer(state_of[OPTIMIZER], steps, still),
+        _check_optimizer(state_of[OPTIMIZER], optimizer.steps, optimizer.still),
         _check_loss(reference, target, first + 1, second),
-        *_check_later_losses(reference, target, first + 2, line if without_updates else None),
+        *_check_later_losses(reference, target, first + 2, line if optimizer.without_updates else None),
         *map(_check_curve, curves),
     ]
     return tuple(_end_at_first(checks, find_guilty(phases)))

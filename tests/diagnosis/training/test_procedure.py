@@ -3,7 +3,7 @@ import pytest
 from precflow.comparison.measure import Measure
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.training.phases import PhaseState
-from precflow.diagnosis.training.procedure import follow_procedure
+from precflow.diagnosis.training.procedure import OptimizerFacts, follow_procedure
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.header import ContentEntries, Header
 from precflow.judgement.verdicts import Judged
@@ -16,16 +16,16 @@ def header(*, losses=(2.0, 1.0, 0.5), weights="same", dtype="float32"):
     return Header(dtype=dtype, losses=losses, weights=ContentEntries(weights, {}), capture={"step": (0, 1)})
 
 
-def follow(reference=None, target=None, *, states=(), differences=None, settings=(), steps=(), **more):
+def follow(reference=None, target=None, *, states=(), differences=None, rows=(), curves=(), **optimizer):
     given = {**dict.fromkeys(PARTS, "aligned"), **dict(states)}
     checks = follow_procedure(
         reference or header(),
         target or header(),
         phases=[PhaseState(name, state, f"{name} is {state}") for name, state in given.items()],
         differences=differences or {},
-        settings=settings,
-        steps=steps,
-        **more,
+        optimizer=OptimizerFacts(**optimizer),
+        rows=rows,
+        curves=curves,
     )
     return {one.name: one for one in checks}
 
@@ -46,7 +46,7 @@ def test_an_aligned_run_agrees_in_every_check_and_in_order():
 
 
 def test_without_training_there_is_no_procedure():
-    assert follow_procedure(header(), header(), phases=(), differences={}, settings=(), steps=()) == ()
+    assert follow_procedure(header(), header(), phases=(), differences={}, optimizer=OptimizerFacts()) == ()
 
 
 @pytest.mark.parametrize(
