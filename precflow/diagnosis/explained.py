@@ -117,9 +117,9 @@ def write_suspects(path: Path, reference: Dump, target: Dump, calls: AbstractSet
 def _describe_calls(reference: Dump, target: Dump, wanted: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
     pairs = [pair for pair in pair_calls(reference, target) if pair.name in wanted] if wanted else []
     products = describe_products(reference, target, [pair for pair in pairs if is_product(pair.reference)])
-    functions = [pair for pair in pairs if pair.reference.phase == FORWARD and pair.reference.operator]
-    for line in (*(describe_call(pair, reference, target) for pair in functions), *products):
-        if line is not None:
+    forward = [pair for pair in pairs if pair.reference.phase == FORWARD]
+    for line in (*(describe_call(pair, reference, target) for pair in forward), *products):
+        if line is not None and line["operator"]:  # of modules, those of activations are functions
             yield line
 
 

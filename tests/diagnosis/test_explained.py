@@ -356,3 +356,19 @@ def test_a_new_hypothesis_is_one_file_and_becomes_a_finding(examine, tmp_path, m
     found = advise(collect(comparison), load_rules([resources.directory("conf") / "rule"]))
     assert (found[0].rule, found[0].certainty) == ("PF236", "certain")
     assert found[0].title == "relu hands on its input as it is on the target"
+
+
+def test_a_module_of_an_activation_is_explained_as_the_function_that_it_is(tmp_path):
+    sides, given = [], SQUARE
+    for side, form in (("reference", "none"), ("target", "tanh")):
+        dump = builder.DumpBuilder(tmp_path / side, side=side)
+        made = functional.gelu(given, approximate=form)
+        dump.call("block.act", "", [as_array(made)], {"0": as_array(given)}, **{"class": "GELU"})
+        sides.append(read_dump(dump.write()))
+    (call,) = sides[0].calls()
+    region = Region(suspects=(Suspect.of(call, call.outputs[0].text, 9.0, ""),))
+    (found,) = explain_suspects(*sides, region, [], folder=tmp_path / "work", evaluate=evaluate_here)
+    assert (found.choose("variant").name, found.choose("variant").fits) == ("gelu_tanh", True)
+    comparison = Comparison(*sides, RunConfig(), region=region, explanations=[found])
+    (first, *_) = advise(collect(comparison), load_rules([resources.directory("conf") / "rule"]))
+    assert (first.rule, first.certainty) == ("PF212", "certain")
