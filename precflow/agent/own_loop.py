@@ -20,8 +20,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
-from precflow.agent import redaction
-from precflow.agent.contract import ERROR_FILE, FORWARD, HEADER_FILE, KEPT, PHASES, REQUEST_SCHEMA
+from precflow.agent.contract import ERROR_FILE, FORWARD, HEADER_FILE, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.request import Request, parse, runs_eagerly
 
@@ -89,8 +88,8 @@ def capture(  # noqa: PLR0913  what a recipe's section `capture` may say, by the
     import torch
 
     from precflow.agent.capture.wrappers import is_compiled, runs_compiled_code_eagerly, unwrap
+    from precflow.agent.recording import check_capture
     from precflow.agent.selection import check_scope
-    from precflow.agent.session.dump import check_capture
 
     if side not in ("reference", "target", "golden"):
         raise AgentError("bad_request", "side is %r; expected reference, target or golden" % (side,))
@@ -189,35 +188,18 @@ class Recording:
             AgentError: The folder cannot be written to, or holds something else; or the block was entered before.
         """
         from precflow.agent.capture.module_hooks import watch_calls
-        from precflow.agent.capture.recorder import Recorder
         from precflow.agent.capture.wrappers import compile_nothing, find_boundary, unwrap
-        from precflow.agent.dump.writer import Writer
+        from precflow.agent.recording import OpenDump, make_writer
         from precflow.agent.session import garbage, workload_model
 
         if self._was_open:
             message = "this recording has had its block, which can be entered once"
             raise AgentError("bad_request", message, "call precflow.capture(...) anew for each `with` block")
-        capturing = self._request.capture
         _prepare_folder(self.folder, overwrite=self._overwrite)
-        self._writer = Writer(
-            self.folder,
-            budget_bytes=capturing.budget,
-            rank=self._rank,
-            background=self._device.name != "cpu",
-            keep_last=capturing.keep_last,
-        )
+        self._writer = make_writer(self._request, self.folder, on_cpu=self._device.name == "cpu", rank=self._rank)
         try:
-            self._selection = capturing.selection()
-            self._recorder = Recorder(
-                self._writer,
-                levels=capturing.level,
-                phases=capturing.phase,
-                selection=self._selection,
-                rank=self._rank,
-                fine=capturing.fine,
-                keep_weights=capturing.weights == KEPT,
-                compiles=not runs_eagerly(self._request),
-            )
+            self._dump = OpenDump(self._request, self._device, self._writer, rank=self._rank)
+            self._recorder = self._dump.recorder
             self._weights = workload_model.hash_weights(self._model, rounded=True)
             self._block.enter_context(garbage.collect_rarely())
             eager = runs_eagerly(self._request)
@@ -357,8 +339,8 @@ class Recording:
 
     def _seal(self) -> None:
         from precflow.agent.measure.content_id import add_digest
+        from precflow.agent.recording import describe_run
         from precflow.agent.session.changes import Changed
-        from precflow.agent.session.dump import build_header, describe_run
         from precflow.agent.session.rank_group import name_of_rank
 
         inputs: Dict[str, Any] = {}
@@ -386,21 +368,14 @@ class Recording:
             return
         losses = [facts["losses"] for facts in of_ranks]
         steps = sorted(step for step in losses[0] if all(step in each for each in losses))
-        compiled = self._recorder.describe_compiled()
-        header = build_header(
-            self._request,
-            self._device,
-            weights=self._weights,
-            inputs=add_digest(inputs),
-            changed=Changed(more={"compiled": len(compiled["eager"])}),
+        eager = self._recorder.describe_compiled()["eager"]
+        header = self._dump.describe(
+            weights=self._weights, inputs=add_digest(inputs), changed=Changed(more={"compiled": len(eager)})
         )
-        header["capture"] = {**self._request.capture.to_plain(), "unmatched": self._selection.unmatched}
-        header["compiled"] = compiled
         header["ran"] = [facts["ran"] for facts in of_ranks]
         header["losses"] = [sum(each[step] for each in losses) / len(losses) for step in steps]  # their mean, as of any ranks
         header["loss_steps"] = steps
         header["updates"] = updates
-        header["sites"] = [redaction.redact_text(site) for site in self._recorder.sites]
         self._writer.seal(header, ranks=range(1, self._ranks))
 
     def _abandon(self, error: BaseException) -> None:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 import torch
 
 from precflow.agent import intake, redaction
-from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import (
     BATCHES_FOLDER,
     DRAWS_PATCH,
     EMPTY_HEADER,
     FILES_FOLDER,
     FILES_OF_RANK,
-    KEPT,
     PLAIN_FILE,
     RECORDED,
     script_module,
@@ -28,6 +26,7 @@ from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.measure.content_id import add_digest
 from precflow.agent.ranks import rank_of
+from precflow.agent.recording import OpenDump, check_capture, describe_run
 from precflow.agent.request import runs_eagerly
 from precflow.agent.script.batches import Batches
 from precflow.agent.script.files import FileKeeper
@@ -51,14 +50,7 @@ from precflow.agent.script.watcher import Settings, Watcher
 from precflow.agent.selection import check_scope_of
 from precflow.agent.session import faults, rank_group
 from precflow.agent.session.changes import Changed, Seeds, count_compiled
-from precflow.agent.session.dump import (
-    build_header,
-    check_capture,
-    describe_draws,
-    describe_run,
-    make_random_numbers,
-    open_writer,
-)
+from precflow.agent.session.dump import make_random_numbers, open_writer
 from precflow.agent.session.noise import OF_WORKLOAD, write_outcome
 
 if TYPE_CHECKING:
@@ -123,18 +115,8 @@ class ScriptDump:
         self._path = str(workload["script"])
         self._words = command_words(workload.get("arguments", {}))
         self._compiles = not runs_eagerly(request)
-        self._selection = capture.selection()
-        self._recorder = Recorder(
-            writer,
-            levels=capture.level,
-            phases=capture.phase,
-            selection=self._selection,
-            rank=rank_of(request),
-            fine=capture.fine,
-            keep_weights=capture.weights == KEPT,
-            report=events.report_collective if request.ranks > 1 else None,
-            compiles=self._compiles,
-        )
+        self._dump = OpenDump(request, device, writer, events=events)
+        self._recorder = self._dump.recorder
         self._numbers = make_random_numbers(request)
         settings = Settings(
             steps=frozenset(capture.step),
@@ -243,27 +225,23 @@ class ScriptDump:
         faults.check_acted(request)
         self._events.report_progress("seal", "writing the header")
         self._seeds["sites"] = find_seeds(self._find_modules().items())
-        sites = list(self._recorder.sites)
-        draws = describe_draws(self._numbers.draws, sites)
-        header = build_header(
-            request._replace(dtype=self._dtype()),
-            self._device,
+        header = self._dump.describe(
             weights=add_digest(watcher.weights),
             inputs=add_digest(watcher.inputs),
             changed=Changed(
                 dropouts=watcher.dropouts,
                 functional_dropouts=self._numbers.removed,
-                draws=draws,
                 seeded=self._find_seeded(),
                 more=self._count_changes(),
             ),
+            draws=self._numbers.draws,
         )
         rank_group.seal(
             request,
             self._writer,
             {
                 **header,
-                "capture": {**request.capture.to_plain(), "unmatched": self._selection.unmatched},
+                "dtype": self._dtype(),
                 "losses": [sum(watcher.losses[step]) for step in sorted(watcher.losses)],
                 "loss_steps": sorted(watcher.losses),
                 "ran": [
@@ -274,11 +252,8 @@ class ScriptDump:
                         whole=whole,
                     )
                 ],
-                "updates": self._recorder.updates.describe(),
-                "compiled": self._recorder.describe_compiled(),
                 "repeat": self._compare_with_first_run(),
                 "observer": self._compare_with_plain_run(),
-                "sites": [redaction.redact_text(site) for site in sites],
                 "seconds": dict(self._events.seconds),
                 "script": self._describe_run("ran to its end" if whole else "stopped after its last recorded step"),
             },
@@ -311,7 +286,7 @@ class ScriptDump:
             second.update(index_outputs(self._writer.lines(step, rank)))
         identities = {**first, **second}
         different = [identity for identity in identities if first.get(identity) != second.get(identity)]
-        by = sorted({"statistics" if detail == "statistics" else "bits" for detail in self._selection.details})
+        by = sorted({"statistics" if detail == "statistics" else "bits" for detail in self._dump.selection.details})
         return {"checked": True, "records": len(identities), "by": by, "different": different}
 
     def _compare_with_plain_run(self) -> Dict[str, Any]:

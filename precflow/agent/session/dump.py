@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, Optional
 
 import torch
 
-from precflow.agent import redaction
-from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import CHECKED, DUMP_FORMAT, DUMP_SCHEMA, EMPTY_HEADER, FILLS_VERSION, KEPT
+from precflow.agent.contract import CHECKED, EMPTY_HEADER
 from precflow.agent.dump.finished_steps import index_outputs
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
+from precflow.agent.recording import OpenDump, check_capture, describe_run, make_writer
 from precflow.agent.request import runs_eagerly
 from precflow.agent.selection import check_scope
-from precflow.agent.session import determinism, environment, faults, garbage, precision, rank_group
-from precflow.agent.session.changes import Changed, Seeds, list_changes
+from precflow.agent.session import determinism, faults, garbage, precision, rank_group
+from precflow.agent.session.changes import Changed, Seeds
 from precflow.agent.session.given_choices import GivenChoices
-from precflow.agent.session.random_numbers import Draw, RandomNumbers
+from precflow.agent.session.random_numbers import RandomNumbers
 from precflow.agent.session.training import Training
 from precflow.agent.session.user_code import describe_error
 from precflow.agent.session.workload_model import RunContext, Workload, element_type, hash_inputs, hash_weights, prepare
 from precflow.agent.workloads.resolve import extend_path
-from precflow.version import __version__
 
 if TYPE_CHECKING:
     from precflow.agent.devices.protocol import Device
@@ -67,16 +64,7 @@ def make_random_numbers(request: Request) -> RandomNumbers:
 def open_writer(request: Request, where: torch.device, folder: str) -> Iterator[Writer]:
     """Open a dump in an existing folder; on an error, what was written stays readable, without a seal."""
     rank_group.clear(request, folder)
-    writer = Writer(
-        folder,
-        budget_bytes=request.capture.budget // request.ranks,
-        rank=rank_of(request),
-        resume=request.resume,
-        declared=request.declared,
-        # On a CPU, a writing thread would take cores from the model, and every tensor would have to be copied for it.
-        background=where.type != "cpu",
-        keep_last=request.capture.keep_last,
-    )
+    writer = make_writer(request, folder, on_cpu=where.type == "cpu", rank=rank_of(request))
     try:
         yield writer
     except AgentError as error:
@@ -101,20 +89,10 @@ def record(
     """
     capture = run.request.capture
     check_scope(capture.scope, workload.model, capture.rules)
-    selection = capture.selection()
     choices = GivenChoices.read(run.request.choices) if run.request.choices else None
-    recorder = Recorder(
-        writer,
-        levels=capture.level,
-        phases=capture.phase,
-        selection=selection,
-        rank=rank_of(run.request),
-        fine=capture.fine,
-        keep_weights=capture.weights == KEPT,
-        report=run.events.report_collective if run.request.ranks > 1 else None,
-        substitute=None if choices is None else choices.substitute,
-        compiles=not runs_eagerly(run.request),
-    )
+    substitute = None if choices is None else choices.substitute
+    recording = OpenDump(run.request, run.device, writer, events=run.events, substitute=substitute)
+    recorder = recording.recorder
     training = Training(run.request, workload.model, run.where)
     with garbage.collect_rarely():
         runs = 2 if run.request.determinism.repeat else 1
@@ -130,28 +108,25 @@ def record(
         repeat = _check_repeat(run, workload, contents, choices)
         observer = _check_observer(run, workload, watched)
     with run.events.time_part("facts", "reading the environment"):
-        sites = list(recorder.sites)
-        draws = describe_draws(run.numbers.draws, sites)
-        # In a resumed dump a rule may have matched only in steps that were recorded before, so none is called unmatched.
-        unmatched = [] if run.request.resume else selection.unmatched
-        compiled = recorder.describe_compiled()
-        header = build_header(
-            run.request,
-            run.device,
+        eager = recorder.describe_compiled()["eager"]
+        header = recording.describe(
             weights=workload.weight_hashes,
             inputs=workload.input_hashes,
             changed=Changed(
                 redrawn=workload.redrawn,
                 dropouts=workload.dropouts,
                 functional_dropouts=run.numbers.removed,
-                draws=draws,
                 seeded=seeded,
-                more={"choices": len(given), "compiled": len(compiled["eager"]), "learning_rate": training.rates_replaced},
+                more={
+                    "choices": len(given),
+                    "compiled": len(eager),
+                    "learning_rate": training.rates_replaced,
+                },
             ),
+            draws=run.numbers.draws,
         )
         return {
             **header,
-            "capture": {**capture.to_plain(), "unmatched": unmatched},
             "determinism": {**header["determinism"], **({} if choices is None else {"choices_given": given})},
             "dtype": precision.run_type(run.request.mixed_precision, run.request.dtype),
             "facts": {
@@ -161,11 +136,8 @@ def record(
             "losses": training.losses,
             # A workload has no end of its own: it is ended after the last recorded step.
             "ran": [describe_run(steps=max(capture.step) + 1, whole=False)],
-            "updates": recorder.updates.describe(),
-            "compiled": compiled,
             "repeat": repeat,
             "observer": observer,
-            "sites": [redaction.redact_text(site) for site in sites],
         }
 
 
@@ -173,21 +145,6 @@ def run_unrecorded(run: RunContext, workload: Workload, around: ContextManager[A
     """Run every step of a workload from its own seeds and state, within a context manager, and record nothing."""
     with garbage.collect_rarely():
         _run_steps(run, workload, Training(run.request, workload.model, run.where), None, around=around)
-
-
-def describe_draws(draws: Sequence[Draw], sites: List[str]) -> List[Dict[str, Any]]:
-    """Return draws as the header has them: with the number of their call site, as record lines have it.
-
-    Args:
-        draws: The draws.
-        sites: Call sites so far; those of the draws are appended.
-    """
-    described: List[Dict[str, Any]] = []
-    for draw in draws:
-        if draw.site not in sites:
-            sites.append(draw.site)
-        described.append({**draw._asdict(), "site": sites.index(draw.site)})
-    return described
 
 
 def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
@@ -303,85 +260,3 @@ def explain_user_errors() -> Iterator[None]:
         kind = "unsupported" if unsupported else "workload"
         step = "another dtype or device may have this operator; " + _LOG if unsupported else _LOG
         raise AgentError(kind, "the workload raised " + describe_error(error), step, traceback.format_exc()) from error
-
-
-def describe_run(
-    *, steps: int, micro_batches: Optional[int] = None, calls: Optional[Mapping[str, int]] = None, whole: bool = True
-) -> Dict[str, Any]:
-    """Return what a rank ran in all, recorded or not: two sides that ran another number of calls did not run the same.
-
-    Args:
-        steps: Steps that it made.
-        micro_batches: Those of all its steps; one a step if not given.
-        calls: Name of a model -> calls of it; one a step of the model without a name if not given.
-        whole: It ran to its own end, and was not ended after its last recorded step.
-    """
-    return {
-        "whole": whole,
-        "steps": steps,
-        "micro_batches": steps if micro_batches is None else micro_batches,
-        "calls": {"": steps} if calls is None else dict(calls),
-    }
-
-
-def check_capture(request: Request) -> None:
-    """Make sure that this torch can record what the request asks for.
-
-    Raises:
-        AgentError: ``unsupported``: this torch does not show its graph. ``bad_request``: no step, or a negative one.
-    """
-    if "backward" in request.capture.phase and not autograd.shows_graph():
-        message = "torch %s does not show its autograd graph: phase backward cannot be recorded" % torch.__version__
-        raise AgentError("unsupported", message, "capture.phase=[forward,gradient,optimizer]")
-    if not request.capture.step or min(request.capture.step) < 0:
-        raise AgentError("bad_request", "capture.step is %s; expected numbers from 0" % list(request.capture.step))
-
-
-def build_header(
-    request: Request, device: Device, *, weights: Mapping[str, Any], inputs: Mapping[str, Any], changed: Changed
-) -> Dict[str, Any]:
-    """Return the header of a dump in which nothing was recorded yet: the side, its environment, and what it started from.
-
-    Args:
-        request: The request.
-        device: The device that it ran on.
-        weights: ``digest`` and ``entries`` of the weights.
-        inputs: The same of the inputs.
-        changed: What capture has changed in what ran.
-    """
-    facts = environment.collect(device)
-    nothing_seen: Dict[str, Any] = {
-        "capture": {**request.capture.to_plain(), "unmatched": []},
-        "losses": [],
-        "updates": {},
-        "repeat": {"checked": False, "records": 0, "by": [], "different": []},
-        "observer": dict(EMPTY_HEADER["observer"]),
-        "ran": [],
-        "draws": list(changed.draws),
-        "compiled": {"unseen": {}, "eager": []},
-        "sites": [],
-        "seconds": {},
-    }
-    return {
-        "schema": DUMP_SCHEMA,
-        "format": DUMP_FORMAT,
-        "id": os.urandom(8).hex(),
-        "agent": __version__,
-        "side": request.side,
-        "recipe": request.recipe,
-        "declared": request.declared,
-        "device": {name: facts["device"][name] for name in ("name", "kind", "description", "emulated")},
-        "dtype": request.dtype,
-        "fills": {"version": FILLS_VERSION, "constants": list(value_classes.constants())},
-        "emulate": {"name": "", "rules": [], **request.emulate, "redrawn": list(changed.redrawn)},
-        "facts": facts,
-        "determinism": {
-            **request.determinism._asdict(),
-            "dropouts_removed": list(changed.dropouts),
-            "functional_dropouts_removed": list(changed.functional_dropouts),
-            "changes": list_changes(request, changed, facts),
-        },
-        "weights": weights,
-        "inputs": inputs,
-        **nothing_seen,
-    }

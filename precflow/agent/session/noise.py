@@ -28,11 +28,11 @@ from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
+from precflow.agent.recording import check_capture
 from precflow.agent.session import garbage, rank_group
 from precflow.agent.session.choices import Choices
 from precflow.agent.session.disturbance import Chunks, Directions, Disturbance, Jitter, RoundedOnce
 from precflow.agent.session.dump import (
-    check_capture,
     explain_user_errors,
     make_random_numbers,
     open_writer,

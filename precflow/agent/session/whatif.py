@@ -20,8 +20,9 @@ from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
 from precflow.agent.ranks import rank_of
+from precflow.agent.recording import check_capture
 from precflow.agent.session import determinism, faults, rank_group
-from precflow.agent.session.dump import check_capture, explain_user_errors, make_random_numbers, open_writer, record
+from precflow.agent.session.dump import explain_user_errors, make_random_numbers, open_writer, record
 from precflow.agent.session.interventions import Interventions
 from precflow.agent.session.training import Training
 from precflow.agent.session.workload_model import RunContext, Workload, element_type, prepare
