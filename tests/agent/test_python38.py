@@ -18,6 +18,6 @@ def test_syntax_and_imports(path):
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     of_precflow = {name for name in names if name.split(".")[0] == "precflow"}
-    assert all(name == "precflow" or name.startswith("precflow.agent") for name in of_precflow)
+    assert all(name in ("precflow", "precflow.version") or name.startswith("precflow.agent") for name in of_precflow)
     others = {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"precflow", "torch", "torch_npu"}
     assert not others
