@@ -39,6 +39,10 @@ class MetricValues(Mapping[str, float]):
         """Return how many metrics have a number."""
         return len(self._places)
 
+    def as_dict(self) -> dict[str, float]:
+        """Return a dictionary of the same items, faster than ``dict`` does."""
+        return dict(zip(self._places, self._values, strict=True))
+
     def __repr__(self) -> str:
         """Return the text of a dictionary."""
         return repr(dict(self))

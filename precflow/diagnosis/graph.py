@@ -26,7 +26,7 @@ _NESTED = frozenset({FORWARD, BACKWARD})  # phases in which a module's call is a
 class _SeenOutputs:
     """The outputs so far of each rank, by everything that an input without a recorded source can be recognised by."""
 
-    outputs: set[OutputKey] = field(default_factory=set)
+    outputs: dict[OutputKey, OutputKey] = field(default_factory=dict)  # to itself, so that all edges share it
     by_content: dict[tuple[int, str], list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
     by_shape: dict[tuple[int, str, tuple[int, ...]], list[OutputKey]] = field(default_factory=lambda: defaultdict(list))
     of_step: dict[tuple[int, str], OutputKey] = field(default_factory=dict)  # step and content -> the last one of any rank
@@ -35,7 +35,7 @@ class _SeenOutputs:
         """Remember the outputs of a call."""
         for record in call.outputs:
             output = (key, record.index)
-            self.outputs.add(output)
+            self.outputs[output] = output
             self.by_shape[call.rank, call.phase, record.shape].append(output)
             if record.known and math.prod(record.shape) > 1:  # single numbers are often equal by chance
                 self.by_content[call.rank, record.known].append(output)
@@ -146,8 +146,8 @@ def _find_source(record: Record, start: CallKey, seen: _SeenOutputs) -> OutputKe
     if record.source is not None:
         rank, step, _ = start
         order, index = record.source
-        output = ((rank, step, order), index)
-        if output in seen.outputs and output[0] < start:
+        output = seen.outputs.get(((rank, step, order), index))
+        if output is not None and output[0] < start:
             return output
     if record.weight:
         return None

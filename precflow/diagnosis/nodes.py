@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from precflow.dumps.records import Call, Record
 
@@ -12,8 +12,7 @@ OutputKey = tuple[CallKey, str]
 """A call and the index of one of its outputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(msgspec.Struct, frozen=True, gc=False):
     """One input of a call, or something else that the call depends on (weights of an earlier step, what its forward kept).
 
     Attributes:
@@ -27,8 +26,7 @@ class Edge:
     guessed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CallNode:
+class CallNode(msgspec.Struct, frozen=True, gc=False):
     """One call in the graph.
 
     Attributes:

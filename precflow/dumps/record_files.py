@@ -225,19 +225,26 @@ def _make_call(line: _Line, sites: Sequence[str], place: tuple[int, int] | None,
 
 def _attach_identity(line: _Line) -> None:
     """Set ``whose`` of each record of a line to its call; in place, although records are frozen, because copies take time."""
-    set_field = msgspec.structs.force_setattr
-    module, operator = sys.intern(line.module), sys.intern(operator_of(line.level, line.operator))
+    set_field, intern = msgspec.structs.force_setattr, sys.intern
+    module, operator = intern(line.module), intern(operator_of(line.level, line.operator))
     call, ordinal, phase, step, rank, order = line.call, line.ordinal, line.phase, line.step, line.rank, line.order
     for role, records in zip(ROLES, (line.inputs, line.outputs), strict=True):
+        if not records:
+            continue
         whose = CallRole(module, call, operator, ordinal, phase, role, step, rank, order)
         for record in records:
             if len(record.shape) > _FEW and math.prod(record.shape) > _MOST_ELEMENTS:
                 raise ValueError(f"a tensor of {len(record.shape)} dimensions has more elements than any memory")
             set_field(record, "whose", whose)
             # Tensors go from call to call, and from side to side where they agree: what names and describes them is kept once.
-            set_field(record, "dtype", sys.intern(record.dtype))
-            set_field(record, "content", sys.intern(record.content))
+            set_field(record, "dtype", intern(record.dtype))
+            set_field(record, "content", intern(record.content))
             set_field(record, "shape", _share_shape(record.shape))
+            set_field(record, "index", intern(record.index))
+            if record.weight:
+                set_field(record, "weight", intern(record.weight))
+            if record.source is not None:
+                set_field(record, "source", (record.source[0], intern(record.source[1])))
 
 
 def _share_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

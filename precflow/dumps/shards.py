@@ -6,6 +6,7 @@ import functools
 import hashlib
 import math
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -203,7 +204,7 @@ def _read_index(path: Path, name: str, seal: FileSeal | None) -> ShardIndex:
     if seal is not None and not has_checksum(seal.index, head, text):
         raise DumpError(f"{name} is damaged: its index does not have the checksum that it was sealed with")
     with collector_off() as made:
-        slots = _SLOTS.decode(text)
+        slots = _share(_SLOTS.decode(text))
         made.append(len(slots))
     checksums = msgspec.json.decode(text, type=_Attached).checksums if slots.pop(_METADATA, None) else {}
     if PADDING.encode() in text:  # takes a hundredth of the time of looking at each key
@@ -213,6 +214,15 @@ def _read_index(path: Path, name: str, seal: FileSeal | None) -> ShardIndex:
     if seal is not None and size != seal.bytes:
         problem = f"{name} is {'cut short' if size < seal.bytes else 'too long'}: {size} bytes instead of {seal.bytes}"
     return ShardIndex(slots, checksums, _LENGTH_BYTES + length, problem)
+
+
+def _share(slots: dict[str, Slot]) -> dict[str, Slot]:
+    """Return an index of which equal types and shapes, and the keys that records have too, are kept in memory once."""
+    put, shapes = msgspec.structs.force_setattr, dict[tuple[int, ...], tuple[int, ...]]()
+    for slot in slots.values():
+        put(slot, "dtype", sys.intern(slot.dtype))
+        put(slot, "shape", shapes.setdefault(slot.shape, slot.shape))
+    return {sys.intern(key): slot for key, slot in slots.items()}
 
 
 def has_checksum(sealed: str, *pieces: bytes | memoryview) -> bool:

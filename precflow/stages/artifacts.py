@@ -95,7 +95,7 @@ def read_value(path: Path, kind: type[Value]) -> Value:
 
 def write_lines(path: Path, values: Iterable[object]) -> None:
     """Write one line of JSON per value, through a temporary file."""
-    _replace(path, (_dump(_plain(value)) + "\n" for value in values))
+    _replace(path, map(_dump_line, values))
 
 
 def read_lines(path: Path, kind: type[Value]) -> list[Value]:
@@ -245,7 +245,14 @@ def _parse_line(place: str, text: str, line: type[Any], kind: type[Any]) -> Any:
 
 def _plain(value: object) -> Any:
     """Return a value as plain data for JSON; NumPy's numbers become Python's, and metrics a dictionary."""
-    return msgspec.to_builtins(value, enc_hook=lambda other: dict(other) if isinstance(other, Mapping) else other.item())
+    return msgspec.to_builtins(value, enc_hook=_make_plain)
+
+
+def _make_plain(other: Any) -> Any:
+    """Return what msgspec does not know as what it knows: metrics, other mappings, numbers of NumPy."""
+    if isinstance(other, MetricValues):
+        return other.as_dict()
+    return dict(other) if isinstance(other, Mapping) else other.item()
 
 
 def _has_keys_of(plain: Any, data: Any) -> bool:
@@ -335,6 +342,21 @@ def _parse(place: str | Path, text: str) -> Any:
 
 def _dump(plain: Any) -> str:
     return json.dumps(plain, ensure_ascii=False)
+
+
+def _dump_line(value: object) -> str:
+    """Return a value as one line of JSON.
+
+    msgspec is several times as fast as Python's encoder, but writes NaN and infinity as ``null`` and refuses lone surrogates.
+    """
+    try:
+        line = _LINES.encode(value).decode()
+    except UnicodeEncodeError:
+        line = "null"
+    return (_dump(_plain(value)) if "null" in line else line) + "\n"
+
+
+_LINES = msgspec.json.Encoder(enc_hook=_make_plain)
 
 
 def _replace(path: Path, texts: Iterable[str]) -> None:
