@@ -68,10 +68,10 @@ def name_call(call: Call) -> str:
     return f"{module_text(call.module, call.call)}{operator}/{call.level}.{call.phase}{parameter}@{call.step}.{call.rank}"
 
 
-def pair_calls(reference: Dump, target: Dump) -> list[PairedCall]:
-    """Return the calls that both sides made, in order of the reference."""
-    others = {name_call(call): call for call in target.calls()}
-    named = ((name_call(call), call) for call in reference.calls())
+def pair_calls(reference: Dump, target: Dump, phase: str = "") -> list[PairedCall]:
+    """Return the calls that both sides made, in order of the reference; with a phase, only those of it."""
+    others = {name_call(call): call for call in target.calls() if phase in {"", call.phase}}
+    named = ((name_call(call), call) for call in reference.calls() if phase in {"", call.phase})
     return [PairedCall(name, call, others[name]) for name, call in named if name in others]
 
 

@@ -15,7 +15,7 @@ from precflow.agent.contract import BACKWARD, FORWARD, OUTSIDE, ROOT_MODULE
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.interval import OwnInputs
 from precflow.diagnosis.nodes import CallKey, CallNode, Edge, OutputKey, list_read_inputs
-from precflow.diagnosis.unrecorded import Outputs, TensorChange, UnrecordedInputs, find_change, index_outputs
+from precflow.diagnosis.unrecorded import CallsByKey, TensorChange, UnrecordedInputs, find_change, index_calls
 from precflow.dumps.dtypes import is_floating
 from precflow.dumps.records import Call, Record
 from precflow.judgement.inputs import JudgeInput
@@ -162,16 +162,16 @@ class Tracer:
         for record in (*list_read_inputs(node.call), *node.call.outputs):
             if not self.is_equal_input(record):
                 other = self._target.get(record.identity)
-                here, there = self._outputs
+                here, there = self._calls
                 change = find_change(record, here) or (None if other is None else find_change(other, there))
                 if change is not None:
                     return change
         return None
 
     @functools.cached_property
-    def _outputs(self) -> tuple[Outputs, Outputs]:
-        """All outputs of both sides; made at the first suspect, because most runs have none."""
-        return index_outputs(node.call for node in self._nodes.values()), index_outputs(self._target_calls)
+    def _calls(self) -> tuple[CallsByKey, CallsByKey]:
+        """All calls of both sides; made at the first suspect, because most runs have none."""
+        return {key: node.call for key, node in self._nodes.items()}, index_calls(self._target_calls)
 
     def find_arriving(self, node: CallNode) -> Flow:
         """Return what the inputs of a call carry; for a module also what fails inside it."""

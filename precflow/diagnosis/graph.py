@@ -69,7 +69,7 @@ def build_graph(calls: Iterable[Call], *, outside: frozenset[str] = frozenset())
             edges += [*_find_edges(backward, start, seen, outside, phases), *phases.edges(backward)]
         nodes[key] = CallNode(key, call, tuple(edges), children)
         seen.add(key, call)
-        phases.note(call)
+        phases.note(key, call)
     return nodes
 
 

@@ -43,9 +43,8 @@ class PhaseEdges:
             elif call.phase == GRADIENT:
                 self._added[_parameter(call)] += 1
 
-    def note(self, call: Call) -> None:
+    def note(self, key: CallKey, call: Call) -> None:
         """Remember a call that is in the graph now."""
-        key = key_of(call)
         if call.phase == FORWARD:
             self._end[key[:2]] = key
             if not call.operator:

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from precflow.agent.contract import Identity
-from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey, key_of
+from precflow.diagnosis.nodes import CallKey, CallNode, key_of
 from precflow.dumps.records import Call, Record
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
 
-Outputs = Mapping[OutputKey, tuple[Call, Record]]
-"""Every output of a dump, with its call."""
+CallsByKey = Mapping[CallKey, Call]
+"""Rank, step and order -> every call of a dump."""
 _WITHIN_LIMITS = frozenset({"pass", "blind"})
 
 
@@ -147,17 +147,17 @@ class TensorChange:
         return f"{tensor} after {self.maker} returned it{f' ({line})' if line else ''}"
 
 
-def index_outputs(calls: Iterable[Call]) -> Outputs:
-    """Return every output of a dump by its key."""
-    return {(key_of(call), record.index): (call, record) for call in calls for record in call.outputs}
+def index_calls(calls: Iterable[Call]) -> CallsByKey:
+    """Return every call of a dump by its key."""
+    return {key_of(call): call for call in calls}
 
 
-def find_change(record: Record, outputs: Outputs) -> TensorChange | None:
+def find_change(record: Record, calls: CallsByKey) -> TensorChange | None:
     """Return how a record differs from the output that it should be; ``None`` if it is the same, or too little was kept.
 
     Args:
         record: Of a call in the same dump.
-        outputs: All outputs of the dump.
+        calls: All calls of the dump.
     """
     shape = record.shape
     # ``x.T`` is an attribute and not a call, so it is not recorded. If a transposed tensor has the same shape as before, its
@@ -166,7 +166,8 @@ def find_change(record: Record, outputs: Outputs) -> TensorChange | None:
     if record.source is None or record.weight or is_transposable:
         return None
     order, index = record.source
-    call, output = outputs.get(((record.identity.rank, record.identity.step, order), index), (None, None))
+    call = calls.get((record.whose.rank, record.whose.step, order))
+    output = next((made for made in call.outputs if made.index == index), None) if call is not None else None
     if call is None or output is None or (output.dtype, output.shape, output.part) != (record.dtype, shape, record.part):
         return None
     if output.content and record.content:

@@ -11,7 +11,7 @@ from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
 from precflow.comparison.compare import compare
 from precflow.diagnosis.localize import localize
-from precflow.diagnosis.unrecorded import TensorChange, find_change, index_outputs
+from precflow.diagnosis.unrecorded import TensorChange, find_change, index_calls
 from precflow.dumps.formats import read_dump
 from precflow.judgement.verdicts import Judged
 
@@ -124,7 +124,7 @@ def test_inputs_of_what_could_not_be_compared_may_agree(hand_made, judge_calls):
 
 
 def found(dump, record):
-    return find_change(record, index_outputs(dump.made))
+    return find_change(record, index_calls(dump.made))
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,7 @@ def gather(
 
 
 def _pair_steps(reference: Dump, target: Dump) -> list[PairedCall]:
-    if not any(call.phase == OPTIMIZER for call in reference.calls()):
-        return []
-    return [pair for pair in pair_calls(reference, target) if pair.reference.phase == OPTIMIZER]
+    return pair_calls(reference, target, OPTIMIZER)
 
 
 def find_other_settings(reference: Dump, target: Dump) -> list[str]:
