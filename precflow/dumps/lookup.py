@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections import Counter
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 
 from precflow.agent.contract import GRADIENT, OPTIMIZER, ROOT_MODULE, module_text, parse_identity
+from precflow.config.suggestions import find_near
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
@@ -234,4 +234,4 @@ def find_similar(text: str, known: Sequence[str], most: int = 3) -> list[str]:
     wanted = set(_PARTS.split(text.casefold()))
     shared = {other: len(wanted.intersection(_PARTS.split(other.casefold()))) for other in dict.fromkeys(known)}
     likely = sorted(shared, key=lambda other: (-shared[other], abs(len(other) - len(text))))[:_LOOKED_AT]
-    return difflib.get_close_matches(text, likely, n=most, cutoff=_ALIKE)
+    return find_near(text, likely, most=most, alike=_ALIKE)

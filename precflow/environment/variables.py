@@ -6,7 +6,6 @@ may belong to a library that is not listed here.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 from precflow.agent.variables import RECORDED, SETTABLE
 from precflow.config.schema import RunConfig
+from precflow.config.suggestions import find_near
 
 # Known names are those that are recorded, those that a recipe may set, and a few that other libraries read.
 _OTHERS = (
@@ -72,7 +72,7 @@ def _find_resembled(name: str) -> str:
         return name.upper() if name.upper() in KNOWN and "_" in name else ""  # hccl_deterministic, in small letters
     family = name.partition("_")[0]  # HCCL of HCCL_DETERMINISTIC; if no known name has it, the family itself may be misspelt
     relatives = [known for known in KNOWN if known.partition("_")[0] == family]
-    near = difflib.get_close_matches(name, relatives or KNOWN, n=1, cutoff=_NEAR)
+    near = find_near(name, relatives or KNOWN, most=1, alike=_NEAR)
     if not near:
         return ""
     # Another number in a known name, or a known name with another word behind it, is a variable of its own.
