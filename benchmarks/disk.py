@@ -30,6 +30,8 @@ from typing import Any
 from capturing import work
 from comparing import dumps, tables
 
+from precflow.agent.request import CaptureSection
+
 _PIECE = 4 << 20
 _IN_MEMORY = 0.05  # share of files that may stay in the page cache
 _ENCODER = work.Case("encoder", "tensors", "module", "", 1)
@@ -136,7 +138,7 @@ def captured(folder: Path, case: work.Case, rounds: int) -> dict[str, Any]:
         writer = Writer(str(place))
         levels = ("api",) if case.level == "api" else ("module",)
         phases = ("forward", "backward") if case.subject == "encoder" else ("forward",)
-        with Recorder(writer, levels=levels, phases=phases, detail=case.detail).watch(model):
+        with Recorder(writer, CaptureSection(level=levels, phase=phases, detail=case.detail)).watch(model):
             step()
         writer.seal({})
         return files_of(place)

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is run by its pa
 from capturing import work
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
+from precflow.agent.request import CaptureSection
 from precflow.agent.session import garbage
 
 _LEVELS = {"module": ("module",), "api": ("api",), "module_api": ("module", "api")}
@@ -32,7 +33,7 @@ def main(case: work.Case) -> dict[str, Any]:
 
     def captured() -> None:
         writer = Writer(str(place))
-        recorder = Recorder(writer, levels=_LEVELS[case.level], phases=phases, detail=case.detail)
+        recorder = Recorder(writer, CaptureSection(level=_LEVELS[case.level], phase=phases, detail=case.detail))
         with recorder.watch(model):
             step()
         writer.seal({})

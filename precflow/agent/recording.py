@@ -14,7 +14,7 @@ import torch
 from precflow.agent import redaction
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, EMPTY_HEADER, FILLS_VERSION, KEPT
+from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, EMPTY_HEADER, FILLS_VERSION
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
@@ -87,12 +87,9 @@ class OpenDump:
         self.selection = capture.selection()
         self.recorder = Recorder(
             writer,
-            levels=capture.level,
-            phases=capture.phase,
+            capture._replace(detail="tensors"),
             selection=self.selection,
             rank=rank_of(request) if rank is None else rank,
-            fine=capture.fine,
-            keep_weights=capture.weights == KEPT,
             report=events.report_collective if events is not None and request.ranks > 1 else None,
             substitute=substitute,
             compiles=not runs_eagerly(request),

@@ -15,6 +15,7 @@ from precflow.agent.contract import (
     DETAILS,
     DYNAMIC,
     EAGER,
+    FORWARD,
     KEPT,
     LARGEST,
     LEVELS,
@@ -78,18 +79,18 @@ class CaptureSection(NamedTuple):
         compiled: One of ``contract.COMPILED_CHOICES``.
     """
 
-    level: Tuple[str, ...]
-    phase: Tuple[str, ...]
-    scope: Tuple[str, ...]
-    step: Tuple[int, ...]
-    rank: Tuple[int, ...]
-    detail: str
-    rules: Tuple[DetailRule, ...]
-    budget: int
-    keep_last: int
-    fine: bool
-    weights: str
-    fills: Tuple[float, ...]
+    level: Tuple[str, ...] = ("module", "api")
+    phase: Tuple[str, ...] = (FORWARD,)
+    scope: Tuple[str, ...] = ("*",)
+    step: Tuple[int, ...] = (0,)
+    rank: Tuple[int, ...] = ()
+    detail: str = "tensors"
+    rules: Tuple[DetailRule, ...] = ()
+    budget: int = 0
+    keep_last: int = 0
+    fine: bool = False
+    weights: str = KEPT
+    fills: Tuple[float, ...] = ()
     compiled: str = ""
 
     def selection(self, *, repeat: bool = False) -> Selection:

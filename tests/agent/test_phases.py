@@ -17,10 +17,11 @@ from toys import Calls
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import Identity, identity_text, operator_of, parse_identity
 from precflow.agent.dump.writer import Writer
+from precflow.agent.request import CaptureSection
 
 GOLDEN = Path(__file__).parent / "golden" / "phases"
-MODULES = {"levels": ("module",), "phases": ("forward", "backward", "gradient", "optimizer")}
-OPERATORS = {"levels": ("operator",), "phases": ("forward", "backward")}
+MODULES = {"level": ("module",), "phase": ("forward", "backward", "gradient", "optimizer")}
+OPERATORS = {"level": ("operator",), "phase": ("forward", "backward")}
 
 
 class Double(torch.autograd.Function):
@@ -151,7 +152,7 @@ def record(model, options, folder):
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9)
     writer = Writer(str(folder))
-    with Recorder(writer, **options).watch(model, optimizer):
+    with Recorder(writer, CaptureSection(**options)).watch(model, optimizer):
         model(x).sum().backward()
         optimizer.step()
     writer.seal({})

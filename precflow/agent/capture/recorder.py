@@ -33,7 +33,8 @@ from precflow.agent.capture.torch_functions import FunctionMode, FunctionRecorde
 from precflow.agent.capture.updates import Updates
 from precflow.agent.capture.weights import Weights
 from precflow.agent.capture.wrappers import find_boundary, is_compiled, list_compiled_functions, unwrap
-from precflow.agent.contract import DETAILS, LEVELS, PHASES
+from precflow.agent.contract import DETAILS, KEPT, LEVELS, PHASES
+from precflow.agent.request import CaptureSection
 from precflow.agent.selection import Selection
 
 if TYPE_CHECKING:
@@ -43,20 +44,18 @@ if TYPE_CHECKING:
     from precflow.agent.dump.writer import WriteError, Writer
 
 
+_EVERYTHING = CaptureSection()
+
+
 class Recorder:
     """Records what a model computes.
 
     Args:
         writer: Where records and tensors go; ``None`` keeps content ids in memory only.
-        levels: Which calls are records: some of ``module``, ``api``, ``operator``.
-        phases: When: some of ``forward``, ``backward``, ``gradient``, ``optimizer``. Level ``api`` has ``forward`` only.
-        scope: Patterns of module names; ``(model)`` is the model itself, ``(outside)`` is what runs in no module.
-        detail: ``tensors`` stores the tensors; ``digest`` computes their content ids, ``statistics`` adds sums and counts, and
-            ``sketch`` adds a sketch, from which the norm of a difference can be estimated.
+        capture: What is recorded, and how much is kept of it. In its scope ``(model)`` is the model itself, and ``(outside)``
+            is what runs in no module.
+        selection: What decides about each call, instead of scope and detail of `capture`.
         rank: Rank of this process.
-        selection: What decides about each call, instead of ``scope`` and ``detail``.
-        fine: Sketches keep the high and the low part of every value apart.
-        keep_weights: Detail ``tensors`` stores the weights that go into a call too, each content once.
         measurer: What measures tensors, the only part of capture that reads values; made here if not given.
         report: Called when a collective begins, see :class:`CollectiveRecorder`.
         compiles: Compiled modules run compiled code; ``False`` if compilation is switched off, so that their inside is seen.
@@ -70,23 +69,19 @@ class Recorder:
         RuntimeError: Phase ``backward`` on a torch that does not show its graph.
     """
 
-    def __init__(  # noqa: PLR0913  what a request may say about capture
+    def __init__(  # noqa: PLR0913  what is recorded, and what is only there for some drivers
         self,
         writer: Optional[Writer],
+        capture: CaptureSection = _EVERYTHING,
         *,
-        levels: Sequence[str] = ("module", "api"),
-        phases: Sequence[str] = ("forward",),
-        scope: Sequence[str] = ("*",),
-        detail: str = "tensors",
-        rank: int = 0,
         selection: Optional[Selection] = None,
-        fine: bool = False,
-        keep_weights: bool = True,
+        rank: int = 0,
         measurer: Optional[Measurer] = None,
         report: Optional[Report] = None,
         substitute: Optional[Substitute] = None,
         compiles: bool = True,
     ) -> None:
+        levels, phases, detail = capture.level, capture.phase, capture.detail
         if detail not in DETAILS or not set(levels) <= set(LEVELS) or not set(phases) <= set(PHASES):
             expected = "expected some of %s, some of %s, one of %s" % (LEVELS, PHASES, DETAILS)
             raise ValueError("%s; got %r, %r, %r" % (expected, levels, phases, detail))
@@ -95,10 +90,16 @@ class Recorder:
         self._writer, self._compiles = writer, compiles
         self._weights = Weights()
         self._lines = Lines(
-            writer, self._weights, detail=detail, rank=rank, fine=fine, keep_weights=keep_weights, measurer=measurer
+            writer,
+            self._weights,
+            detail=detail,
+            rank=rank,
+            fine=capture.fine,
+            keep_weights=capture.weights == KEPT,
+            measurer=measurer,
         )
         self._lines.substitute = substitute
-        self._stack = CallStack(selection or Selection(scope, detail=detail), rank)
+        self._stack = CallStack(selection or Selection(capture.scope, detail=detail), rank)
         self._sites = CallSites(None if writer is None else writer.sites)
         self._guard = Guard()
         at_modules, forward = "module" in levels, "forward" in phases

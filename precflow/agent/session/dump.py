@@ -213,8 +213,7 @@ def _check_repeat(
     selection = capture.selection(repeat=True)
     recorder = Recorder(
         None,
-        levels=capture.level,
-        phases=capture.phase,
+        capture._replace(detail="tensors", fine=False),
         selection=selection,
         rank=rank_of(run.request),
         substitute=None if choices is None else choices.substitute,

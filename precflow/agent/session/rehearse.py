@@ -24,6 +24,7 @@ from precflow.agent.dump.write_errors import write_error
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
 from precflow.agent.measure.ticket import Ticket
+from precflow.agent.request import CaptureSection
 from precflow.agent.session import determinism
 from precflow.agent.session.random_numbers import RandomNumbers
 from precflow.agent.session.training import Training
@@ -150,7 +151,9 @@ def _run_step(request: Request, model: torch.nn.Module, inputs: Dict[str, Any]) 
     writer = Writer(request.output, declared=request.declared)
     capture = request.capture
     # As with tensors, whose dumps have the most records: weights and state before an optimizer's step are among them.
-    recorder = Recorder(writer, levels=capture.level, phases=capture.phase, detail="tensors", measurer=NumberingMeasurer())
+    recorder = Recorder(
+        writer, CaptureSection(level=capture.level, phase=capture.phase, detail="tensors"), measurer=NumberingMeasurer()
+    )
     try:
         training = Training(request, model, _META)
         training.begin_step()

@@ -16,6 +16,7 @@ from torch import nn
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
+from precflow.agent.request import CaptureSection
 
 WIDTH = 4
 
@@ -140,7 +141,7 @@ def record(folder, part):
     training = hasattr(step, "optimizer")
     phases = ("forward", "backward", "gradient", "optimizer") if training else ("forward",)
     announced = []
-    recorder = Recorder(writer, rank=rank, phases=phases, report=lambda *facts: announced.append(facts))
+    recorder = Recorder(writer, CaptureSection(phase=phases), rank=rank, report=lambda *facts: announced.append(facts))
     results = []
     for number in range(2):
         recorder.begin_step(number)

@@ -6,6 +6,7 @@ import pytest
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
+from precflow.agent.request import CaptureSection
 
 
 class Run:
@@ -33,12 +34,12 @@ def recorded(tmp_path):
     count = iter(range(100))
 
     def record(model, work, optimizer=None, **options):
-        options.setdefault("phases", ("forward", "backward"))
-        options.setdefault("levels", ("module",))
+        options.setdefault("phase", ("forward", "backward"))
+        options.setdefault("level", ("module",))
         folder = tmp_path / str(next(count))
         folder.mkdir()
         writer = Writer(str(folder))
-        recorder = Recorder(writer, **options)
+        recorder = Recorder(writer, CaptureSection(**options))
         with recorder.watch(model, optimizer):
             work(model)
         writer.seal({"sites": recorder.sites})

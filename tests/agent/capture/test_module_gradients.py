@@ -10,6 +10,7 @@ from toys import Calls
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.measure.content_id import content_id
+from precflow.agent.request import CaptureSection
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -106,8 +107,8 @@ MODELS = {
     "frozen": frozen,
 }
 EVERYTHING = {
-    "levels": ("module", "api", "operator"),
-    "phases": ("forward", "backward", "gradient", "optimizer"),
+    "level": ("module", "api", "operator"),
+    "phase": ("forward", "backward", "gradient", "optimizer"),
 }
 
 
@@ -117,7 +118,7 @@ def test_loss_and_gradients_are_the_same_bits(name, levels, recorded, gradients)
     model = MODELS[name]()
     step(model)
     before = gradients(model)
-    run = recorded(model, step, **{**EVERYTHING, "levels": levels})
+    run = recorded(model, step, **{**EVERYTHING, "level": levels})
     during = gradients(model)
     step(model)
     after = gradients(model)
@@ -197,7 +198,7 @@ def test_calls_of_one_module_are_told_apart(recorded):
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_recomputation_is_not_recorded_and_its_gradients_are(reentrant, recorded):
     run = recorded(recomputed(reentrant), step)
-    plain = recorded(recomputed(reentrant), step, phases=("forward",))
+    plain = recorded(recomputed(reentrant), step, phase=("forward",))
     assert len(run.of("forward")) == len(plain.lines) == 8
     expected = [("block", 0), ("block", 1), ("block.0", 0), ("block.0", 1), ("block.1", 0), ("block.1", 1)]
     assert sorted((line["module"], line["call"]) for line in run.of("backward") if "block" in line["module"]) == expected
@@ -262,7 +263,7 @@ def test_scope_chooses_modules(recorded):
 
 
 def test_backward_alone_records_no_forward(recorded):
-    run = recorded(residual(), step, phases=("backward",), levels=("module", "api"))
+    run = recorded(residual(), step, phase=("backward",), level=("module", "api"))
     assert {line["phase"] for line in run.lines} == {"backward"}
     assert all(line["forward"] == [] for line in run.lines)
 
@@ -287,7 +288,7 @@ def test_exceptions_in_backward_pass_unchanged(recorded):
 def test_nothing_is_left_behind(name, fails):
     model, kept = MODELS[name](), []
     before = hooks(model)
-    recorder = Recorder(None, **EVERYTHING)
+    recorder = Recorder(None, CaptureSection(**EVERYTHING))
     try:
         with recorder.watch(model):
             kept.append(model(X))
@@ -316,7 +317,7 @@ def hooks(model):
 
 
 def test_a_graph_is_free_to_go_before_the_step_ends():
-    model, recorder = residual(), Recorder(None, phases=("forward", "backward"))
+    model, recorder = residual(), Recorder(None, CaptureSection(phase=("forward", "backward")))
     with recorder.watch(model):
         result = model(X)
         inner = weakref.ref(result)
@@ -327,7 +328,7 @@ def test_a_graph_is_free_to_go_before_the_step_ends():
 
 
 def test_a_backward_after_watching_is_not_recorded():
-    model, recorder = residual(), Recorder(None, phases=("forward", "backward"))
+    model, recorder = residual(), Recorder(None, CaptureSection(phase=("forward", "backward")))
     with recorder.watch(model):
         loss = model(X).sum()
     loss.backward()

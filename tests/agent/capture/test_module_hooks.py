@@ -10,6 +10,7 @@ from precflow.agent.capture.module_hooks import class_name_of, find_watched_modu
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.capture.wrappers import is_compiled
 from precflow.agent.dump.writer import Writer
+from precflow.agent.request import CaptureSection
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")  # deprecated, and still in use
 
@@ -79,7 +80,7 @@ def test_a_compiled_module_may_raise_and_the_mode_comes_back():
 def test_an_unrecorded_inside_makes_the_module_the_source(tmp_path):
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.Identity(), nn.Tanh())
     writer = Writer(str(tmp_path))
-    with Recorder(writer, levels=["module"]).watch(model):
+    with Recorder(writer, CaptureSection(level=["module"])).watch(model):
         model(torch.ones(1, 2))
     writer.seal({})
     found = [json.loads(line) for line in (tmp_path / "rank0/step0/records-0.jsonl").read_text().splitlines()]
@@ -101,7 +102,7 @@ class First(nn.Module):
 def test_of_two_outputs_that_are_one_tensor_the_first_is_the_source(tmp_path):
     writer = Writer(str(tmp_path))
     model = nn.Sequential(Twice(), First())
-    with Recorder(writer, levels=["module"]).watch(model):
+    with Recorder(writer, CaptureSection(level=["module"])).watch(model):
         model(torch.ones(3))
     writer.seal({})
     found = [json.loads(line) for line in (tmp_path / "rank0/step0/records-0.jsonl").read_text().splitlines()]
@@ -122,7 +123,7 @@ def test_an_outside_tensor_that_only_passes_through_has_no_source():
 def test_a_copy_that_is_made_while_a_model_is_watched_is_not(tmp_path, copied, written):
     model, x = nn.Sequential(nn.Linear(2, 2), nn.Tanh()), torch.ones(1, 2)
     expected = model(x)
-    recorder = Recorder(Writer(str(tmp_path)) if written else None, phases=["forward", "backward"])
+    recorder = Recorder(Writer(str(tmp_path)) if written else None, CaptureSection(phase=["forward", "backward"]))
     with recorder.watch(model):
         other = copied(model)
         results = [model(x), other(x)]

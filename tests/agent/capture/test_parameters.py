@@ -7,7 +7,9 @@ from torch import nn
 
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.capture.updates import find_owners
+from precflow.agent.contract import LEFT_OUT
 from precflow.agent.measure.content_id import content_id
+from precflow.agent.request import CaptureSection
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 PHASES = ("forward", "backward", "gradient", "optimizer")
@@ -29,12 +31,12 @@ def train(optimizer, *, passes=1):
 
 
 def trained(recorded, model, optimizer, *, passes=1, **options):
-    return recorded(model, train(optimizer, passes=passes), optimizer, **{"phases": PHASES, **options})
+    return recorded(model, train(optimizer, passes=passes), optimizer, **{"phase": PHASES, **options})
 
 
 def test_gradients_are_recorded_as_backward_leaves_them(recorded):
     model = network()
-    run = recorded(model, lambda each: each(X).pow(2).sum().backward(), phases=PHASES)
+    run = recorded(model, lambda each: each(X).pow(2).sum().backward(), phase=PHASES)
     found = {(line["module"], line["outputs"][0]["index"]): line["outputs"][0]["content"] for line in run.of("gradient")}
     expected = {tuple(name.split(".")): content_id(each.grad) for name, each in model.named_parameters()}
     assert found == expected
@@ -125,7 +127,7 @@ def test_state_before_the_step_is_that_of_before(foreach, recorded):
 
 
 def test_what_went_before_is_kept_only_with_tensors_and_weights(recorded):
-    for options in ({"detail": "sketch"}, {"keep_weights": False}):
+    for options in ({"detail": "sketch"}, {"weights": LEFT_OUT}):
         model = network()
         run = trained(recorded, model, torch.optim.SGD(model.parameters(), lr=0.1), **options)
         assert {len(line["inputs"]) for line in run.of("optimizer")} == {1}, options
@@ -157,7 +159,7 @@ def test_what_an_optimizer_has_computed_is_no_setting(recorded):
         loss()
         optimizer.step(loss)
 
-    (first, *_) = recorded(model, step, optimizer, phases=PHASES).of("optimizer")
+    (first, *_) = recorded(model, step, optimizer, phase=PHASES).of("optimizer")
     assert {"al", "prev_loss", "t", "old_dirs"} <= optimizer.state[next(model.parameters())].keys()
     assert {"lr", "max_iter", "n_iter"} <= first["arguments"].keys()
     assert not {"al", "prev_loss", "t", "old_dirs"} & first["arguments"].keys()
@@ -178,7 +180,7 @@ def test_fused_optimizers(recorded):
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     except RuntimeError:
         pytest.skip("this torch has no fused optimizer on the CPU")
-    run = trained(recorded, model, optimizer, levels=("module", "api", "operator"))
+    run = trained(recorded, model, optimizer, level=("module", "api", "operator"))
     line = next(line for line in run.of("optimizer") if line["module"] == "0")
     assert {record["index"]: record["content"] for record in line["outputs"]}["weight"] == content_id(model[0].weight)
 
@@ -192,7 +194,7 @@ def test_clipping_shows_between_gradient_and_optimizer(recorded):
         nn.utils.clip_grad_norm_(each.parameters(), 1e-3)
         optimizer.step()
 
-    run = recorded(model, work, optimizer, phases=PHASES)
+    run = recorded(model, work, optimizer, phase=PHASES)
     made = next(line for line in run.of("gradient") if line["module"] == "0" and line["outputs"][0]["index"] == "weight")
     seen = next(line for line in run.of("optimizer") if line["module"] == "0")
     assert seen["inputs"][0]["content"] != made["outputs"][0]["content"]
@@ -206,7 +208,7 @@ def test_a_parameter_outside_of_the_model_goes_by_its_place(recorded):
         (each(X).pow(2).sum() + extra.sum()).backward()
         optimizer.step()
 
-    run = recorded(model, work, optimizer, phases=PHASES)
+    run = recorded(model, work, optimizer, phase=PHASES)
     (line,) = [line for line in run.of("optimizer") if line["module"] == "(outside)"]
     assert [record["index"] for record in line["outputs"]] == ["1.0"]
 
@@ -225,7 +227,7 @@ def test_a_step_that_the_scaler_leaves_out_has_no_record(recorded):
             scaler.step(optimizer)
             scaler.update()
 
-        return recorded(model, work, optimizer, phases=PHASES)
+        return recorded(model, work, optimizer, phase=PHASES)
 
     taken, left_out = run_with(1.0), run_with(float("inf"))
     assert len(taken.of("optimizer")) == len(taken.of("gradient")) == len(left_out.of("gradient")) == 4
@@ -242,7 +244,7 @@ def test_weights_are_trained_to_the_same_bits():
     def weights(*, watch):
         model = network()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        recorder = Recorder(None, levels=("module", "api", "operator"), phases=PHASES)
+        recorder = Recorder(None, CaptureSection(level=("module", "api", "operator"), phase=PHASES))
         for number in range(3):
             recorder.begin_step(number)
             with recorder.watch(model, optimizer) if watch else contextlib.nullcontext():
@@ -256,7 +258,7 @@ def test_weights_are_trained_to_the_same_bits():
 def test_nothing_is_left_on_optimizer_and_parameters():
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    recorder = Recorder(None, phases=PHASES)
+    recorder = Recorder(None, CaptureSection(phase=PHASES))
     with recorder.watch(model, optimizer):
         train(optimizer)(model)
     count = recorder.records
@@ -268,7 +270,7 @@ def test_nothing_is_left_on_optimizer_and_parameters():
 
 
 def test_a_schedule_that_wraps_the_step_keeps_working():
-    model, recorder = network(), Recorder(None, phases=PHASES)
+    model, recorder = network(), Recorder(None, CaptureSection(phase=PHASES))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with recorder.watch(model, optimizer):
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -289,7 +291,7 @@ def test_an_optimizer_that_raises_does_not_end_the_recording(recorded):
             optimizer.step(lambda: 1 / 0)
         train(optimizer)(each)
 
-    run = recorded(model, work, optimizer, phases=PHASES)
+    run = recorded(model, work, optimizer, phase=PHASES)
     assert len(run.of("optimizer")) == 4
     assert run.of("forward")
 
@@ -297,11 +299,11 @@ def test_an_optimizer_that_raises_does_not_end_the_recording(recorded):
 def test_what_the_optimizer_runs_is_no_operator(recorded):
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, foreach=False)
-    run = recorded(model, train(optimizer), optimizer, phases=("forward",), levels=("api", "operator"))
+    run = recorded(model, train(optimizer), optimizer, phase=("forward",), level=("api", "operator"))
     assert not {"addcdiv_", "lerp_", "addcmul_", "sqrt"} & {line["operator"] for line in run.lines}
 
 
 def test_scope_holds_for_parameters(recorded):
     model = network()
-    run = trained(recorded, model, torch.optim.SGD(model.parameters(), lr=0.1), phases=("gradient", "optimizer"), scope=["2"])
+    run = trained(recorded, model, torch.optim.SGD(model.parameters(), lr=0.1), phase=("gradient", "optimizer"), scope=["2"])
     assert {line["module"] for line in run.lines} == {"2"}

@@ -15,6 +15,7 @@ from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import WriteError, Writer
 from precflow.agent.measure.batching import SMALL_BYTES
 from precflow.agent.measure.content_id import content_id
+from precflow.agent.request import CaptureSection
 
 
 class Residual(nn.Module):
@@ -40,7 +41,7 @@ X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 def recorded(folder, watched, *steps, **options):
     writer = Writer(str(folder))
-    recorder = Recorder(writer, **options)
+    recorder = Recorder(writer, CaptureSection(**options))
     with recorder.watch(watched):
         for number in steps or (0,):
             recorder.begin_step(number)
@@ -179,7 +180,7 @@ def test_an_exception_that_the_model_handles_leaves_the_stack_right():
 
 def test_a_repeat_by_digests_has_the_same_contents(tmp_path):
     first = recorded(tmp_path, model())
-    second = Recorder(None, detail="digest")
+    second = Recorder(None, CaptureSection(detail="digest"))
     watched = model()
     with second.watch(watched):
         watched(X)
@@ -217,7 +218,7 @@ def test_modules_complete_after_what_runs_inside(tmp_path):
     ("levels", "found"), [(["module"], {"module"}), (["api"], {"api"}), (["module", "api"], {"module", "api"})]
 )
 def test_levels_choose_lines(tmp_path, levels, found):
-    recorded(tmp_path, model(), levels=levels)
+    recorded(tmp_path, model(), level=levels)
     assert {line["level"] for line in lines(tmp_path)} == found
     assert {line["module"] for line in lines(tmp_path)} == {"", "linear", "norm"}
 
@@ -309,7 +310,7 @@ def test_a_failure_to_write_wins_over_what_the_model_makes_of_it(tmp_path):
                 raise RuntimeError("layer failed") from error
 
     wrapping, writer, large = Wrapping(), Writer(str(tmp_path), budget_bytes=10), torch.ones(SMALL_BYTES)
-    with pytest.raises(WriteError, match="budget") as caught, Recorder(writer, levels=["api"]).watch(wrapping):
+    with pytest.raises(WriteError, match="budget") as caught, Recorder(writer, CaptureSection(level=["api"])).watch(wrapping):
         wrapping(large)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -325,11 +326,11 @@ def test_a_failure_to_write_what_waited_is_raised_at_the_end(tmp_path):
 
 def test_unknown_words_are_refused():
     with pytest.raises(ValueError, match="operators"):
-        Recorder(None, levels=["operators"])
+        Recorder(None, CaptureSection(level=["operators"]))
     with pytest.raises(ValueError, match="evaluation"):
-        Recorder(None, phases=["evaluation"])
+        Recorder(None, CaptureSection(phase=["evaluation"]))
     with pytest.raises(ValueError, match="everything"):
-        Recorder(None, detail="everything")
+        Recorder(None, CaptureSection(detail="everything"))
 
 
 class Returning(nn.Module):

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
 from precflow.agent.measure.content_id import content_id
+from precflow.agent.request import CaptureSection
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def calls(tmp_path):
 
     def run(function, *tensors):
         writer = Writer(str(tmp_path))
-        with Recorder(writer, levels=["api"]).watch(nn.Identity()):
+        with Recorder(writer, CaptureSection(level=["api"])).watch(nn.Identity()):
             result = function(*tensors)
         writer.seal({})
         text = (tmp_path / "rank0/step0/records-0.jsonl").read_text(encoding="utf-8")

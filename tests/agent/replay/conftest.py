@@ -11,6 +11,7 @@ from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
 from precflow.agent.replay.calls import RecordedCall, SideTensors, StoredTensor, TensorFiles
 from precflow.agent.replay.evaluate import evaluate_call
+from precflow.agent.request import CaptureSection
 
 
 def stored_in(folder):
@@ -73,7 +74,7 @@ def dumped(tmp_path):
             folder = folders[side] = tmp_path / f"{next(count)}-{side}"
             folder.mkdir()
             writer = Writer(str(folder))
-            recorder = Recorder(writer, levels=levels, phases=phases)
+            recorder = Recorder(writer, CaptureSection(level=levels, phase=phases))
             with recorder.watch(model):
                 work(side)
             writer.seal({"sites": recorder.sites})

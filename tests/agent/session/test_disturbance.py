@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from precflow.agent.capture.recorder import Recorder
+from precflow.agent.request import CaptureSection
 from precflow.agent.session import disturbance
 from precflow.agent.session.disturbance import Chunks, Directions, Jitter, RoundedOnce
 
@@ -267,7 +268,7 @@ def test_capture_sees_the_disturbed_result_and_its_own_sums_are_left_alone():
     model, values = torch.nn.Linear(16, 16), torch.randn(4, 16)
     contents = []
     for disturbed in (False, True, True):
-        recorder = Recorder(None, levels=("module", "api", "operator"), detail="sketch")
+        recorder = Recorder(None, CaptureSection(level=("module", "api", "operator"), detail="sketch"))
         mode = Jitter(partial(getattr, recorder.without_recording(), "is_held"), Directions()) if disturbed else torch.no_grad()
         with torch.no_grad(), mode, recorder.watch(model):
             model(values)
@@ -281,7 +282,7 @@ def test_capture_sees_the_disturbed_result_and_its_own_sums_are_left_alone():
 @pytest.mark.parametrize("levels", [("module", "api"), ("module", "api", "operator")])
 def test_what_capture_runs_does_not_come_by_a_mode_that_steps_aside(levels):
     model, values = torch.nn.Linear(16, 16), torch.randn(4, 16)
-    recorder = Recorder(None, levels=levels, detail="sketch")
+    recorder = Recorder(None, CaptureSection(level=levels, detail="sketch"))
     guard, left_alone = recorder.without_recording(), []
 
     def is_quiet():

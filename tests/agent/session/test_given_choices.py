@@ -8,6 +8,7 @@ import torch
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
+from precflow.agent.request import CaptureSection
 from precflow.agent.session.given_choices import GivenChoices
 from precflow.dumps.formats import read_dump
 
@@ -39,7 +40,7 @@ def choose(tmp_path):
         choices = GivenChoices.read(str(listed))
         folder.mkdir()
         writer, model = Writer(str(folder)), Model(choosing)
-        with Recorder(writer, levels=levels, substitute=choices.substitute).watch(model):
+        with Recorder(writer, CaptureSection(level=levels), substitute=choices.substitute).watch(model):
             returned = model(scores)
         writer.seal({"side": "target", "dtype": "float32"})
         return returned, read_dump(folder), choices

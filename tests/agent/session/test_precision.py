@@ -9,7 +9,7 @@ from torch import nn
 from precflow.agent import request as requests
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.failures import AgentError
-from precflow.agent.request import PrecisionSection
+from precflow.agent.request import CaptureSection, PrecisionSection
 from precflow.agent.session import precision
 
 CPU = torch.device("cpu")
@@ -136,7 +136,7 @@ def test_master_weights_go_by_the_names_of_their_weights(tmp_path):
     model = nn.Linear(4, 4).bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     masters = precision.MasterWeights(optimizer)
-    recorder = Recorder(None, levels=("module",), phases=("optimizer",))
+    recorder = Recorder(None, CaptureSection(level=("module",), phase=("optimizer",)))
     with recorder.watch(nn.Sequential(model), optimizer, masters.pairs):
         model(torch.ones(2, 4, dtype=torch.bfloat16)).sum().backward()
         masters.take_gradients()

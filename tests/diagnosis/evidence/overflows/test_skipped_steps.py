@@ -10,6 +10,7 @@ from torch import nn
 from precflow import resources
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.dump.writer import Writer
+from precflow.agent.request import CaptureSection
 from precflow.comparison.compare import compare
 from precflow.config.schema import SAME_AT_START, RunConfig
 from precflow.diagnosis.advice.rule_files import load_rules
@@ -106,7 +107,7 @@ def trained(tmp_path_factory, plain_header):
         inputs = torch.from_numpy(np.random.default_rng(1).standard_normal((4, 8), np.float32))
         folder = tmp_path_factory.mktemp(side)
         writer = Writer(str(folder))
-        recorder = Recorder(writer, levels=("module",), phases=PHASES, detail="sketch")
+        recorder = Recorder(writer, CaptureSection(level=("module",), phase=PHASES, detail="sketch"))
         for step in range(3):
             recorder.begin_step(step)
             with recorder.watch(model, optimizer):
