@@ -15,6 +15,7 @@ from precflow.agent import redaction
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
 from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, EMPTY_HEADER, FILLS_VERSION
+from precflow.agent.dump.background import QUEUE_BYTES
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
 from precflow.agent.measure import value_classes
@@ -51,7 +52,7 @@ def make_writer(request: Request, folder: str, *, on_cpu: bool, rank: int) -> Wr
         rank=rank,
         resume=request.resume,
         declared=request.declared,
-        background=not on_cpu,
+        queue_bytes=0 if on_cpu else QUEUE_BYTES,
         keep_last=request.capture.keep_last,
     )
 

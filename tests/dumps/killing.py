@@ -26,7 +26,7 @@ from precflow.dumps.formats import read_dump
 from precflow.errors import DumpError
 
 STEPS, CALLS = 6, 12
-SETTINGS = ({}, {"background": True, "queue_bytes": 200_000}, {"keep_last": 3})
+SETTINGS = ({}, {"queue_bytes": 200_000}, {"keep_last": 3})
 
 
 @dataclass

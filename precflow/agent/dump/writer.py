@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 
 from precflow.agent import redaction
 from precflow.agent.contract import DIGEST_SIZE, DUMP_SCHEMA, EMPTY_HEADER, ERROR_FILE, HEADER_FILE
-from precflow.agent.dump.background import QUEUE_BYTES, Background
+from precflow.agent.dump.background import Background
 from precflow.agent.dump.finished_steps import FinishedStep, FinishedSteps
 from precflow.agent.dump.last_call import LastCall
 from precflow.agent.dump.last_steps import Alarm, is_finite
@@ -42,8 +42,8 @@ class Writer:
         rank: Number of this process.
         resume: Continue after the last finished step that was written for the same ``declared``; else start from scratch.
         declared: Hash of everything that the dump depends on.
-        background: Store tensors in a thread while the model runs on.
-        queue_bytes: Bytes of tensors that may wait for the thread; a caller with more blocks.
+        queue_bytes: Store tensors in a thread while the model runs on, for which so many bytes of them may wait; a caller with
+            more blocks. 0: store them at once.
         keep_last: Keep only so many finished steps, plus those of :meth:`hold`; 0 keeps all.
 
     Attributes:
@@ -65,8 +65,7 @@ class Writer:
         rank: int = 0,
         resume: bool = False,
         declared: str = "",
-        background: bool = False,
-        queue_bytes: int = QUEUE_BYTES,
+        queue_bytes: int = 0,
         keep_last: int = 0,
     ) -> None:
         self.folder = str(folder)
@@ -78,7 +77,7 @@ class Writer:
         self._budget_bytes = budget_bytes
         self._declared = declared
         self._queue_bytes = queue_bytes
-        self._background = Background(self._store, queue_bytes) if background else None
+        self._background = Background(self._store, queue_bytes) if queue_bytes else None
         self._stored: Set[str] = set()
         self._alarm = Alarm() if keep_last else None
         self._step: Optional[StepFiles] = None

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from precflow.agent.dump.background import Background
+from precflow.agent.dump.background import QUEUE_BYTES, Background
 from precflow.agent.dump.shard import TensorEntry
 from precflow.agent.dump.writer import WriteError, Writer
 from precflow.agent.measure.content_id import content_id
@@ -125,8 +125,8 @@ def test_the_bytes_of_a_dump_do_not_depend_on_the_thread(tmp_path, monkeypatch):
     found = []
     for name, settings in (
         ("direct", {}),
-        ("thread", {"background": True}),
-        ("small", {"background": True, "queue_bytes": 5000}),
+        ("thread", {"queue_bytes": QUEUE_BYTES}),
+        ("small", {"queue_bytes": 5000}),
     ):
         folder = tmp_path / name
         folder.mkdir()
@@ -137,7 +137,7 @@ def test_the_bytes_of_a_dump_do_not_depend_on_the_thread(tmp_path, monkeypatch):
 
 
 def test_memory_is_bounded_by_the_queue_and_not_by_the_step(tmp_path):
-    writer = Writer(str(tmp_path), background=True, queue_bytes=1_000_000)
+    writer = Writer(str(tmp_path), queue_bytes=1_000_000)
     writer.open_step(0, 0)
     for number in range(200):
         writer.tensor(str(number), torch.full((25_000,), float(number)))
@@ -150,7 +150,7 @@ def test_a_cpu_tensor_that_was_given_away_is_not_copied(tmp_path, monkeypatch):
     copies = []
     real = TensorEntry.freeze
     monkeypatch.setattr(TensorEntry, "freeze", lambda entry: copies.append(entry.private) or real(entry))
-    writer = Writer(str(tmp_path), background=True)
+    writer = Writer(str(tmp_path), queue_bytes=QUEUE_BYTES)
     writer.open_step(0, 0)
     writer.tensor("a", torch.ones(10), owned=True)
     writer.tensor("b", torch.ones(10, 2).t())
@@ -162,7 +162,7 @@ def test_a_cpu_tensor_that_was_given_away_is_not_copied(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("at", ["call", "tensor", "close_step", "seal"])
 def test_a_full_disk_is_told_by_the_next_call(tmp_path, monkeypatch, at):
-    writer = Writer(str(tmp_path), background=True)
+    writer = Writer(str(tmp_path), queue_bytes=QUEUE_BYTES)
     writer.open_step(0, 0)
 
     def full(*_):
