@@ -18,7 +18,7 @@ from precflow.comparison.estimated.kept_evidence import common_constants
 from precflow.comparison.executors.choose import Executor
 from precflow.comparison.executors.threads import Threads
 from precflow.comparison.fused.summarize import DEFAULT_BLOCK, worth_compiling
-from precflow.comparison.measure import Measure
+from precflow.comparison.measure import NOTHING, Measure
 from precflow.comparison.metric_values import MetricValues
 from precflow.comparison.pairing import Pair, describe_pair, find_calls, pair_records
 from precflow.comparison.reading import PairResult, Reading, ReadOptions
@@ -152,8 +152,9 @@ def _add_result(measure: Measure, result: PairResult) -> Measure:
     put = object.__setattr__
     put(measure, "evidence", "tensors")
     put(measure, "metrics", metrics)
-    for name in ("counts", "warnings", "absent", "peak", "row_peak"):
+    for name in ("counts", "warnings", "peak", "row_peak"):
         put(measure, name, getattr(result, name))
+    put(measure, "absent", result.absent or NOTHING)
     return measure
 
 

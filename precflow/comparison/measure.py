@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from precflow.agent.contract import parse_identity
 from precflow.dumps.protocol import Dump
+
+NOTHING: Mapping[str, Any] = {}  # one for all: there may be a million measures, with up to four empty mappings each
+
+
+def _nothing() -> Mapping[str, Any]:
+    return NOTHING
 
 
 @dataclass(frozen=True, slots=True)  # slots: there may be a million of them, and each would have a dict of 1.5 kB
@@ -70,18 +77,18 @@ class Measure:
     reference_shape: tuple[int, ...] = ()
     target_shape: tuple[int, ...] = ()
     equal: bool = False
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=_nothing)
     evidence: str = ""
     share: float = 1.0
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    absent: Mapping[str, str] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=_nothing)
+    absent: Mapping[str, str] = field(default_factory=_nothing)
+    counts: Mapping[str, int] = field(default_factory=_nothing)
     warnings: tuple[str, ...] = ()
     site: str = ""
     target_site: str = ""
     peak: float = 0.0
     row_peak: float = 0.0
-    arguments: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    arguments: Mapping[str, tuple[str, str]] = field(default_factory=_nothing)
     pairing: str = ""
 
     @property

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from precflow.agent.contract import Identity
-from precflow.comparison.measure import Measure
+from precflow.comparison.measure import NOTHING, Measure
 from precflow.dumps.dtypes import is_floating
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
@@ -137,8 +137,6 @@ def _name_record(record: Record, call: Call) -> dict[str, Any]:
 def _describe_paired(left: Record, right: Record, call: Call, other: Call, how: str) -> Measure:
     movement = call.movement or other.movement
     floating = is_floating(left.dtype) or is_floating(right.dtype)
-    names = {**call.arguments, **other.arguments}
-    arguments = {name: (call.arguments.get(name, ABSENT), other.arguments.get(name, ABSENT)) for name in names}
     return Measure(
         **_name_record(left, call),
         **compare_facts(left, right),
@@ -147,9 +145,14 @@ def _describe_paired(left: Record, right: Record, call: Call, other: Call, how: 
         exact=not movement and not floating and has_exact_integers(call),
         site=call.site,
         target_site=other.site,
-        arguments={name: values for name, values in arguments.items() if values[0] != values[1]},
+        arguments=NOTHING if call.arguments == other.arguments else _find_different_arguments(call.arguments, other.arguments),
         pairing=how,
     )
+
+
+def _find_different_arguments(here: Mapping[str, str], there: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    values = {name: (here.get(name, ABSENT), there.get(name, ABSENT)) for name in {**here, **there}}
+    return {name: both for name, both in values.items() if both[0] != both[1]}
 
 
 def has_exact_integers(call: Call) -> bool:

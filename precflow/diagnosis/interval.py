@@ -119,7 +119,7 @@ class OwnInputs:
         """Return where the error of a call starts if one of its own inputs is over its limit; ``None`` if none is."""
         for record, sources in self._list_inputs(node):
             judged = self._find_status(record, sources)
-            edges = self._target_edges.get(record.identity, ())
+            edges = self._find_target_edges(record)
             if judged.status in MISALIGNED_STATUSES or self._is_chosen_alone(record, sources, edges):
                 after: list[CallNode] = []
                 here = self._walk_back(self._nodes, sources, after)
@@ -132,7 +132,7 @@ class OwnInputs:
 
     def is_computed_elsewhere(self, record: Record) -> bool:
         """Tell whether an input of the target was computed by a call that did not make it on the reference."""
-        keys = self._target_edges.get(record.identity, ())
+        keys = self._find_target_edges(record)
         makers = [(self._target_nodes[key].call, index) for key, index in keys]
         made = {output.identity for call, index in makers for output in call.outputs if output.index == index}
         edges = [edge for node in self._nodes.values() for edge in node.edges if edge.record is record]
@@ -289,13 +289,20 @@ class OwnInputs:
         """Every output of the reference."""
         return frozenset(record.identity for node in self._nodes.values() for record in node.call.outputs)
 
+    def _find_target_edges(self, record: Record) -> Sequence[OutputKey]:
+        """Return what made the target's input of the same identity."""
+        other = self._records.get(record.identity)
+        return () if other is None else self._target_edges.get(id(other), ())
+
     @functools.cached_property
-    def _target_edges(self) -> Mapping[Identity, Sequence[OutputKey]]:
-        edges: dict[Identity, list[OutputKey]] = {}
+    def _target_edges(self) -> Mapping[int, Sequence[OutputKey]]:
+        """``id`` of the target's record of an identity -> what the inputs of this identity were made by."""
+        edges: dict[int, tuple[OutputKey, ...]] = {}
         for node in self._target_nodes.values():
             for edge in node.edges:
                 if edge.source is not None and not edge.guessed:
-                    edges.setdefault(edge.record.identity, []).append(edge.source)
+                    taken = id(self._records[edge.record.identity])
+                    edges[taken] = (*edges.get(taken, ()), edge.source)
         return edges
 
     @functools.cached_property
