@@ -291,7 +291,6 @@ STATISTICS = (
     "places",
     "fill",
     "spread",
-    "rounding",  # of the statistics of other tools alone
 )
 
 DTYPE_OF_SAFETENSORS: Dict[str, str] = {  # safetensors' short name -> ours (torch's, without the prefix)

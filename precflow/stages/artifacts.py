@@ -66,6 +66,12 @@ def read_once(read: Callable[[Path], Value], path: Path) -> Value:
     return value
 
 
+def keep_read(read: Callable[[Path], Value], path: Path, value: Value) -> None:
+    """Let :func:`read_once` return a value that is there already; outside of :func:`cache_reads`, nothing is kept."""
+    if _cache is not None:
+        _cache.setdefault((read, path), value)
+
+
 def write_value(path: Path, value: object) -> None:
     """Write one dataclass (or plain data) as JSON, through a temporary file; one line per key, so that people can read it."""
     plain = _plain(value)

@@ -32,7 +32,7 @@ from precflow.dumps.requests import CaptureRules, describe_side, dump_request, g
 from precflow.environment import code_digests
 from precflow.environment.requirements import check_free_disk, refuse_missing
 from precflow.sides.interpreter import find_origins, take_fingerprint
-from precflow.stages.artifacts import read_once, read_plain
+from precflow.stages.artifacts import keep_read, read_once, read_plain
 from precflow.stages.job import Job, Stage, StageResult, ask_agent
 
 GIVEN_FILE = "given.json"
@@ -54,6 +54,11 @@ def _open(folder: Path) -> Dump:  # a function of its own: `read_once` keeps wha
 def open_anything(path: Path) -> Dump:
     """Open a dump, sealed or not."""
     return read_dump(path, allow_unsealed=True)
+
+
+def keep_open(dump: Dump) -> None:
+    """Let the stages of this comparison have an open dump: one of another tool is read as a whole when it is opened."""
+    keep_read(_open_anything, dump.path.expanduser().resolve(), dump)
 
 
 def is_given(folder: Path) -> bool:

@@ -28,6 +28,7 @@ from precflow.sides.launch import Agents
 from precflow.stages import introduced, registry
 from precflow.stages.artifacts import cache_reads
 from precflow.stages.determinism import Reproduction, read_reproduction
+from precflow.stages.dump import keep_open
 from precflow.stages.job import Job
 from precflow.stages.judge import judge_pair
 from precflow.stages.report import gather_model
@@ -94,6 +95,8 @@ def compare_dumps(  # noqa: PLR0913  each is a fact of its own, and all but two 
         every = registry.instances(job.config)
     with tempfile.TemporaryDirectory(prefix="precflow-compare-") as scratch, closing(Agents()) as agents, cache_reads():
         job = replace(job, agents=agents)
+        keep_open(reference)
+        keep_open(target)
         made: dict[str, Path] = {}
         for stage in every:
             if stage.name == _REPORT:

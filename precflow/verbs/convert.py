@@ -1,4 +1,7 @@
-"""``precflow convert DUMP RECORD --to npy|txt``: write tensors of a dump as files that other programs can read."""
+"""``precflow convert DUMP RECORD --to npy|txt``: write tensors of a dump as files that other programs can read.
+
+``precflow convert DUMP --to precflow`` writes the whole dump of another tool as one of ours.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,14 @@ from precflow.numbers import plural
 from precflow.verbs import Verb, make_parser, print_json, say, write
 
 VERB = Verb(
-    90, "tensors of a dump as npy or txt files", "convert DUMP 'model.layers.0*' --to npy", other_words=("export", "extract")
+    90,
+    "tensors of a dump as npy or txt files, or another tool's dump as ours",
+    "convert DUMP 'model.layers.0*' --to npy",
+    other_words=("export", "extract"),
 )
 
 FORMATS = ("npy", "txt")
+WHOLE = "precflow"  # our own format, for a whole dump
 INDEX = "records.json"  # written beside the files of several records; says which file holds which record
 _MANY = Path("tensors")
 _LETTERS = 14  # characters of one number in a text file, roughly; used to check that the disk has room
@@ -58,22 +65,27 @@ def main(arguments: Sequence[str]) -> int:
         DumpError: There is no such dump or record, or the dump stored the tensor of no matching record.
         StoreError: A file exists already, or cannot be written.
     """
-    options = make_parser("convert", "DUMP RECORD [--to npy|txt] [--output PATH] [--raw] [--force]")
+    options = make_parser("convert", "DUMP [RECORD] [--to npy|txt|precflow] [--output PATH] [--raw] [--force]")
     options.add_argument("dump", metavar="DUMP", help="a dump's folder, or RUN:reference")
-    options.add_argument("record", metavar="RECORD", help="an identity, the name of a call, or a pattern with * ? [abc]")
     options.add_argument(
-        "--to", metavar="|".join(FORMATS), help="what to write; without: what the file of --output ends in, else npy"
+        "record", nargs="?", default="", metavar="RECORD", help="an identity, the name of a call, or a pattern with * ? [abc]"
+    )
+    options.add_argument(
+        "--to", metavar="|".join((*FORMATS, WHOLE)), help="what to write; without: what the file of --output ends in, else npy"
     )
     options.add_argument("--output", type=Path, metavar="PATH", help="a file, or a folder; of many records a folder (tensors/)")
     options.add_argument("--raw", action="store_true", help="bfloat16 and float8 as their bits, not widened to float32")
     options.add_argument("--force", action="store_true", help="write over files that exist")
     chosen = options.parse_args(arguments)
+    if chosen.to == WHOLE:
+        return _convert_whole(chosen)
+    if not chosen.record:
+        options.error("RECORD is missing: an identity, the name of a call, or '*' for all")
     ending = chosen.output.suffix.removeprefix(".") if chosen.output else ""
     chosen.to = chosen.to or (ending if ending in FORMATS else FORMATS[0])
     if chosen.to not in FORMATS:
-        raise ConfigError(
-            f"--to {chosen.to}: no such format.{did_you_mean(chosen.to, FORMATS)}   Formats: {', '.join(FORMATS)}"
-        )
+        known = (*FORMATS, WHOLE)
+        raise ConfigError(f"--to {chosen.to}: no such format.{did_you_mean(chosen.to, known)}   Formats: {', '.join(known)}")
     if chosen.raw and chosen.to != "npy":
         raise ConfigError("--raw writes bits into .npy files; a text holds numbers", next_step="leave --raw out")
     from precflow.run.find_dumps import open_named_dump
@@ -90,6 +102,35 @@ def main(arguments: Sequence[str]) -> int:
         _write_index(files[0].parent, done)
     _print_outcome(done, left_out=len(matches) - len(stored), as_json=chosen.json)
     return 0 if all(record.file for record in done) else 2
+
+
+def _convert_whole(chosen: argparse.Namespace) -> int:
+    """Write another tool's dump as one of ours; return 0, or 2 if a tensor of it could not be read.
+
+    Raises:
+        ConfigError: A record was named, no folder was, or the dump is ours already.
+        DumpError: There is no such dump.
+        StoreError: The folder exists, or cannot be written.
+    """
+    from precflow.dumps.rewrite import rewrite
+    from precflow.run.find_dumps import open_named_dump
+
+    if chosen.record or chosen.output is None:
+        how = f"precflow convert {chosen.dump} --to {WHOLE} --output FOLDER"
+        raise ConfigError(f"--to {WHOLE} writes a whole dump into a new folder", next_step=how)
+    dump = open_named_dump(chosen.dump)
+    if not dump.header.tool:
+        raise ConfigError(f"{chosen.dump} is a dump of precflow already", next_step="copy the folder")
+    problems = rewrite(dump, chosen.output.expanduser())
+    counts = dump.header.counts
+    if chosen.json:
+        print_json({"written": str(chosen.output), "counts": dict(counts), "problems": list(problems)})
+    else:
+        words = f"{plural(counts['records'], 'record')}, {plural(counts['tensors'], 'tensor')} of {dump.header.tool}"
+        write(f" {chosen.output}/   {words}")
+        for problem in problems:
+            say(f" not written: {problem}")
+    return 2 if problems else 0
 
 
 def _choose_files(stored: Sequence[FoundRecord], chosen: argparse.Namespace, *, many: bool) -> list[Path]:

@@ -11,9 +11,11 @@ What only one format keeps is no difference between two runs, so it is left out 
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -75,6 +77,12 @@ def see_common(reference: Dump, target: Dump) -> tuple[Dump, Dump]:
     dumps = (reference, target)
     if not (reference.header.tool or target.header.tool) or any(isinstance(dump, CommonRecords) for dump in dumps):
         return reference, target
+    pair: tuple[Any, Any] = (reference, target)
+    return _see_common(*pair)
+
+
+@functools.lru_cache(maxsize=1)  # every stage of a comparison asks for the same two
+def _see_common(reference: Any, target: Any) -> tuple[Dump, Dump]:
     here, there = reference.calls(), target.calls()
     left_out = (Counter[str](), Counter[str]())
     names: tuple[dict[str, str], dict[str, str]] = ({}, {})  # place of a weight -> its name

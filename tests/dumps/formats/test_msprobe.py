@@ -428,3 +428,48 @@ def test_numbers_of_other_tools_become_statistics():
     assert (wide.maximum, wide.square, wide.nan) == (65504.0, None, 0)
     masked = make_statistics("float32", (3,), smallest=float("-inf"), largest=0.0, mean=float("-inf"), norm=float("inf"))
     assert (masked.negative_infinity, masked.positive_infinity, masked.minimum) == (1, 0, None)
+
+
+@pytest.mark.parametrize("name", ["tensor_mix", "statistics_mix", "md5_mix", "xor_L0", "tensor_L1", "tensor_debug"])
+def test_a_dump_that_is_written_as_ours_is_the_same(foreign_runs, tmp_path, name):
+    ours = tmp_path / "ours"
+    assert main(["convert", str(foreign_runs / name), "--to", "precflow", "--output", str(ours)]) == 0
+    theirs, rewritten = read_dump(foreign_runs / name), read_dump(ours)
+    assert find_format(ours).title == "precflow"
+    assert (rewritten.damage, rewritten.verify()) == ((), [])
+    assert theirs.calls() == rewritten.calls()
+    for call in theirs.calls():
+        for record in (*call.inputs, *call.outputs):
+            if record.stored:
+                np.testing.assert_array_equal(theirs.tensor(record), rewritten.tensor(record))
+    assert (rewritten.header.tool, rewritten.header.weights) == (theirs.header.tool, theirs.header.weights)
+
+
+def test_what_is_written_as_ours_gives_the_same_answer(foreign_runs, tmp_path):
+    ours = tmp_path / "ours"
+    assert main(["convert", str(foreign_runs / "tensor_mix_fault"), "--to", "precflow", "--output", str(ours)]) == 0
+    sides = [
+        precflow.compare(foreign_runs / "tensor_mix", side, evaluate=False)
+        for side in (foreign_runs / "tensor_mix_fault", ours)
+    ]
+    assert sides[0].start == sides[1].start == "blocks.1.fc1"
+    assert [row.status for row in sides[0].records] == [row.status for row in sides[1].records]
+    sizes = [
+        sum(file.stat().st_size for file in side.rglob("*") if file.is_file())
+        for side in (foreign_runs / "tensor_mix_fault", ours)
+    ]
+    assert sizes[1] < sizes[0] / 2
+
+
+def test_writing_a_dump_as_ours_refuses_what_makes_no_sense(foreign_runs, copy, tmp_path, capsys):
+    ours = str(tmp_path / "ours")
+    assert main(["convert", str(foreign_runs / "tensor_L0"), "--to", "precflow"]) == 2
+    assert main(["convert", str(foreign_runs / "own_tensors"), "--to", "precflow", "--output", ours]) == 2
+    assert "is a dump of precflow already" in capsys.readouterr().err
+    damaged = copy("tensor_L0")
+    (folder_of(damaged) / "dump_tensor_data" / "Module.blocks.0.fc1.Linear.forward.0.output.0.pt").unlink()
+    assert main(["convert", str(damaged), "--to", "precflow", "--output", ours]) == 2
+    assert "fc1" in capsys.readouterr().err
+    assert not next(call for call in read_dump(tmp_path / "ours").calls() if call.name == "blocks.0.fc1").outputs[0].stored
+    assert main(["convert", str(foreign_runs / "tensor_L0"), "--to", "precflow", "--output", ours]) == 2
+    assert "exists" in capsys.readouterr().err
