@@ -315,6 +315,8 @@ class _Reader:
         """Return the module call around an operator."""
         for _ in range(_DEEPEST):
             name = self._find_parent(name)
+            if not name:
+                break
             if match := _MODULE.fullmatch(name):
                 return self._name_module(match["path"]), int(match["call"] or 0)
         return OUTSIDE, 0

@@ -87,9 +87,12 @@ def _see_common(reference: Any, target: Any) -> tuple[Dump, Dump]:
     left_out = (Counter[str](), Counter[str]())
     names: tuple[dict[str, str], dict[str, str]] = ({}, {})  # place of a weight -> its name
     is_mixed = reference.header.tool != target.header.tool or _has_root(here) != _has_root(there)
-    has_no_modules = any(
-        calls and all(call.level != MODULE and call.module == OUTSIDE for call in calls) for calls in (here, there)
-    )
+    flat = [
+        bool(calls) and not any(call.level == MODULE or call.module != OUTSIDE for call in calls) for calls in (here, there)
+    ]
+    has_no_modules = any(flat) and not all(flat)
+    if not is_mixed and not has_no_modules and _are_alike(reference, target):
+        return reference, target
     if has_no_modules or is_mixed:
         here = _move_outside(here, left_out[0], names[0], everything=has_no_modules)
         there = _move_outside(there, left_out[1], names[1], everything=has_no_modules)
@@ -115,6 +118,18 @@ def _see_common(reference: Any, target: Any) -> tuple[Dump, Dump]:
         for number, side in enumerate(sides)
     ]
     return seen[0], seen[1]
+
+
+def _are_alike(reference: Dump, target: Dump) -> bool:
+    """Tell whether two dumps of one tool know the same weights and inputs, and all by content ids of one kind."""
+    for here, there in (
+        (reference.header.weights.entries, target.header.weights.entries),
+        (reference.header.inputs.entries, target.header.inputs.entries),
+    ):
+        kinds = {kind_of(entry.content) for entry in (*here.values(), *there.values())}
+        if here.keys() != there.keys() or len(kinds) > 1 or any(here[name].dtype != there[name].dtype for name in here):
+            return False
+    return len(_list_kinds(reference.calls()) | _list_kinds(target.calls())) <= 1
 
 
 def _has_root(calls: Sequence[Call]) -> bool:
