@@ -191,11 +191,15 @@ def _find_incomplete(side: str, dump: Dump) -> list[str]:
 def describe_tools(reference: Dump, target: Dump) -> tuple[str, ...]:
     """Say what the formats of other tools do not hold, and what is left out of the other side therefore."""
     texts = []
-    for side, dump in (("reference", reference), ("target", target)):
-        header = dump.header
-        if header.tool:
-            lacks = f", which does not hold {', '.join(header.lacks)}" if header.lacks else ""
+    headers = (reference.header, target.header)
+    is_one_tool = headers[0].tool == headers[1].tool
+    for side, header in (("reference", headers[0]), ("target", headers[1])):
+        lacks = f", which does not hold {', '.join(header.lacks)}" if header.lacks else ""
+        if header.tool and not is_one_tool:
             texts.append(f"the {side} is a dump of {header.tool}{lacks}")
+        elif header.tool and side == "reference":
+            texts.append(f"both sides are dumps of {header.tool}{lacks}")
+    for side, dump in (("reference", reference), ("target", target)):
         left_out = getattr(dump, "left_out", ())
         if left_out:
             texts.append(f"of the {side}, {', '.join(left_out)} are not compared: the other format does not hold them")

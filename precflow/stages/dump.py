@@ -58,7 +58,7 @@ def open_anything(path: Path) -> Dump:
 
 def keep_open(dump: Dump) -> None:
     """Let the stages of this comparison have an open dump: one of another tool is read as a whole when it is opened."""
-    keep_read(_open_anything, dump.path.expanduser().resolve(), dump)
+    keep_read(open_anything, dump.path.expanduser().resolve(), dump)
 
 
 def is_given(folder: Path) -> bool:

@@ -110,15 +110,18 @@ def follow_procedure(  # noqa: PLR0913  what was found out before, each by its o
     if not phases:
         return ()
     state_of = {one.name: one for one in phases}
+    tools = " and ".join(dict.fromkeys(header.tool for header in (reference, target) if header.tool))
     first = min((step for header in (reference, target) for step in header.capture.get("step", (0,))), default=0)
     dtypes = (reference.dtype, target.dtype)
     line = find_loss_line(rows, first, dtypes)
     second = line if optimizer.without_updates else find_loss_line(rows, first + 1, dtypes, times=_LATER)
     checks = [
-        _check_environment(differences),
+        _check_environment(differences) if not tools else Check("environment", "not_told", f"{tools} does not keep it"),
         _check_weights(reference, target),
         _from_phase("data", state_of[DATA]),
-        _check_settings(optimizer.settings, state_of[OPTIMIZER], rows),
+        _check_settings(optimizer.settings, state_of[OPTIMIZER], rows)
+        if not tools
+        else Check("hyperparameters", "not_told", f"{tools} does not keep them", OPTIMIZER),
         _from_phase("forward", state_of[FORWARD]),
         _from_phase(f"loss of step {first}", state_of.get(LOSS, PhaseState(LOSS, "not_told", _NO_LOSS))),
         _from_phase("gradients, from the loss backwards", state_of[BACKWARD_PART]),

@@ -280,6 +280,7 @@ class _Reader:
         )
         self._places = self._place_operators()
         self._orders: dict[str, int] = {}  # name of a forward call -> its number in the step
+        self._given: dict[str, list[ForeignTensor]] = {}  # name of an operator's forward call -> its inputs
 
     def read(self) -> None:
         """Read all calls."""
@@ -393,6 +394,9 @@ class _Reader:
         if is_forward:
             self._orders[name] = len(self._found.calls)
             inputs = self._name_parameters(place, inputs)
+            self._given[name] = inputs
+        else:  # a gradient is made of what arrives, and of what the forward was given
+            inputs = [*inputs, *(replace(each, index=f"forward.{each.index}") for each in self._given.get(forward_name, ()))]
         forward = None if is_forward else self._orders.get(forward_name)
         self._found.calls.append(
             ForeignCall(
