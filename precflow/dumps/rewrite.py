@@ -130,7 +130,7 @@ def _write_tensors(dump: Dump, calls: Sequence[Call], path: Path, stored: set[st
             array = dump.view(record)
             np.ascontiguousarray(array).reshape(-1).view(np.uint8).tofile(file)
             release(array)
-    stored |= waiting.keys()
+    stored.update(waiting)
     return sizes
 
 

@@ -12,9 +12,11 @@ import precflow
 from precflow.cli import main
 from precflow.dumps.foreign import make_statistics
 from precflow.dumps.formats import find_format, msprobe, read_dump
+from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
 pytestmark = pytest.mark.xdist_group("foreign")
+FACTS = [name for name in Call.__struct_fields__ if name not in {"inputs", "outputs"}]
 LEVELS, TASKS = ("L0", "L1", "mix"), ("tensor", "statistics", "md5", "xor")
 
 
@@ -437,9 +439,14 @@ def test_a_dump_that_is_written_as_ours_is_the_same(foreign_runs, tmp_path, name
     theirs, rewritten = read_dump(foreign_runs / name), read_dump(ours)
     assert find_format(ours).title == "precflow"
     assert (rewritten.damage, rewritten.verify()) == ((), [])
-    assert theirs.calls() == rewritten.calls()
-    for call in theirs.calls():
-        for record in (*call.inputs, *call.outputs):
+    assert len(theirs.calls()) == len(rewritten.calls())
+    for call, again in zip(theirs.calls(), rewritten.calls(), strict=True):
+        assert [getattr(call, name) for name in FACTS] == [getattr(again, name) for name in FACTS]
+        pairs = zip((*call.inputs, *call.outputs), (*again.inputs, *again.outputs), strict=True)
+        for record, other in pairs:
+            assert [getattr(record, name) for name in Record.__struct_fields__] == [
+                getattr(other, name) for name in Record.__struct_fields__
+            ]
             if record.stored:
                 np.testing.assert_array_equal(theirs.tensor(record), rewritten.tensor(record))
     assert (rewritten.header.tool, rewritten.header.weights) == (theirs.header.tool, theirs.header.weights)
