@@ -202,7 +202,8 @@ class Tensors:
                 if (data := shard.gather(some, dtype, shape)) is not None:
                     good = {key for key, found in zip(some, content_ids(dtype, shape, data), strict=True) if key == found}
                     with self._lock:
-                        self._problems |= dict.fromkeys(good - self._problems.keys(), "")
+                        for key in good:  # one by one: `good - self._problems.keys()` goes through all known keys
+                            self._problems.setdefault(key, "")
 
     def _find_problem(self, key: str, shard: Shard) -> str:
         """Read what is stored under a key and return what is wrong with it, ``""`` if nothing is."""
