@@ -33,12 +33,18 @@ def find_few(error: Floats, axis: int) -> list[int]:
     >>> find_few(np.array([[0.0, 2.0, 0.0], [0.0, 1.0, 0.0]]), 1)
     [1]
     """
-    energy = np.sum(np.moveaxis(error, axis, 0).reshape(error.shape[axis], -1) ** 2, axis=1)
+    energy = _sum_squares(error, axis)
     if not np.isfinite(energy).all() or energy.sum() == 0.0:
         return []
     order = np.argsort(-energy, kind="stable")
     needed = int(np.searchsorted(np.cumsum(energy[order]), _NEARLY_ALL * energy.sum())) + 1
     return [int(index) for index in order[:needed]]
+
+
+def _sum_squares(values: Floats, axis: int) -> Floats:
+    """Return the sum of squares at each index along an axis."""
+    energy: Floats = np.sum(np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1) ** 2, axis=1)
+    return energy
 
 
 def measure_few_share(error: Floats) -> float | None:
@@ -73,7 +79,7 @@ def describe_border(error: Floats, *, is_known: bool = False) -> str:
             or max(wrong, _count_wrong(error, axis, few)) < max(_SEVERAL, _MANY * len(few) * error.size / size)
         ):
             continue
-        energy = np.sum(np.moveaxis(error, axis, 0).reshape(size, -1) ** 2, axis=1)
+        energy = _sum_squares(error, axis)
         for end, along in (("last", energy), ("first", energy[::-1])):
             if 0 < (count := _count_last(along)) <= most:
                 return f"the {end} {count} of {size} along axis {axis}"
@@ -153,8 +159,7 @@ def measure_growth(reference: Floats, target: Floats) -> tuple[float, float] | N
     """
     if reference.ndim < 2 or reference.shape[-2] < 8:
         return None
-    energy = np.sum(np.moveaxis(target - reference, -2, 0).reshape(reference.shape[-2], -1) ** 2, axis=1)
-    size = np.sum(np.moveaxis(reference, -2, 0).reshape(reference.shape[-2], -1) ** 2, axis=1)
+    energy, size = _sum_squares(target - reference, -2), _sum_squares(reference, -2)
     if not np.isfinite(energy).all() or not size.all():
         return None
     relative = np.sqrt(energy / size)
@@ -177,7 +182,7 @@ def is_first_sample_right(reference: Floats, target: Floats, unit: float = math.
         target: What the target gave.
         unit: One rounding of its type, relative, if the rest of the first sample has to be rounding.
 
-    >>> is_first_sample_right(np.ones((2, 3, 4)), np.stack([np.ones((3, 4)), np.zeros((3, 4))]))
+    >>> is_first_sample_right(np.ones((2, 4, 4)), np.stack([np.ones((4, 4)), np.zeros((4, 4))]))
     True
     """
     if reference.ndim < 2 or reference.shape[0] < 2:
