@@ -110,7 +110,8 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
         if _is_drift(region.suspects, judged, guessed, cleared, carried):
             return _leave_undecided(region, judged, verdict, cleared)
     kept = _keep(region.suspects, explained, cleared, nodes)
-    suspects = tuple(explained) + kept
+    leading = _find_leading(kept, explained, nodes, statuses)
+    suspects = (*leading, *explained, *(suspect for suspect in kept if suspect not in leading))
     errors = {
         record.text: error for name, error in wrong.items() for record in calls[name].outputs if record.index == error.index
     }
@@ -295,6 +296,34 @@ def _add_innocence(suspect: Suspect) -> Suspect:
 def _fails(record: Record, statuses: Mapping[str, Judged]) -> bool:
     judged = statuses.get(record.text)
     return judged is not None and judged.status in MISALIGNED_STATUSES
+
+
+def _find_leading(
+    kept: Sequence[Suspect],
+    explained: Sequence[Suspect],
+    nodes: Mapping[CallKey, CallNode],
+    statuses: Mapping[str, Judged],
+) -> tuple[Suspect, ...]:
+    """Return the modules that go wrong by themselves before anything that was computed again does.
+
+    A module is no operator that float64 could clear or blame. If its inputs have the same bits, nothing recorded inside it
+    fails and its output is far over its limit, the error starts in it: what was computed again behind it is given that error.
+    """
+    places = {record.text: place for place, node in enumerate(nodes.values()) for record in node.call.outputs}
+    owners = {record.text: node for node in nodes.values() for record in node.call.outputs}
+    first = min((places[suspect.record] for suspect in explained if suspect.record in places), default=None)
+    if first is None:
+        return ()
+
+    def leads(suspect: Suspect) -> bool:
+        node = owners.get(suspect.record)
+        if node is None or node.call.operator or node.call.phase != FORWARD or places[suspect.record] >= first:
+            return False
+        inside = [record for key in node.inside if key in nodes for record in nodes[key].call.outputs]
+        is_alone = not any(_fails(record, statuses) for record in inside)
+        return is_alone and not suspect.inputs_use and suspect.ratio > lines.AMPLIFIED
+
+    return tuple(suspect for suspect in kept if leads(suspect))
 
 
 def _keep(

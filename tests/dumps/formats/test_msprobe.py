@@ -98,6 +98,13 @@ def test_any_two_formats_find_the_same_start(foreign_runs, reference, target):
     assert result.start == ("(outside) / mul.4" if "L1" in target else "blocks.1.fc1")
 
 
+@pytest.mark.parametrize(("reference", "target"), [("own_tensors", "own_tensors_fault"), ("tensor_L0", "tensor_L0_fault")])
+def test_a_module_that_goes_wrong_by_itself_leads_what_was_computed_again(foreign_runs, reference, target):
+    result = precflow.compare(foreign_runs / reference, foreign_runs / target)
+    assert result.start == "blocks.1.fc1"  # not the gradient of its weight, which float64 shows to be wrong as well
+    assert (result.findings[0].rule, result.findings[0].certainty) == ("PF211", "certain")
+
+
 def test_names_are_ours(foreign_runs):
     ours, theirs = (read_dump(foreign_runs / name) for name in ("own_tensors", "tensor_mix"))
     names = {record.text for call in ours.calls() for record in call.outputs}
