@@ -13,7 +13,7 @@ from precflow.comparison.compiled.engine import find_compiled_pass
 from precflow.config.schema import RunConfig
 from precflow.dumps.digest import WORTH_COMPILING
 from precflow.dumps.formats import read_dump
-from precflow.judgement.judge import judge
+from precflow.judgement.judge import Circumstances, judge
 
 
 def high_water(name: str) -> int:
@@ -31,7 +31,7 @@ def main(folder: Path, table: Path) -> None:
     baseline = high_water("VmHWM")
     measures = compare(*sides)
     judged, verdict = judge(
-        measures, RunConfig(), reference_dtype="float32", target_dtype="float32", today=datetime.date(2026, 1, 1)
+        measures, RunConfig(), dtypes=("float32", "float32"), known=Circumstances(datetime.date(2026, 1, 1))
     )
     with table.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["record", "join", "status", *measures[0].metrics], extrasaction="ignore")

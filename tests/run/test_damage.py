@@ -98,7 +98,7 @@ def test_no_byte_of_an_artifact_changes_unseen(composed, tmp_path):
     ("stage", "old", "new"),
     [
         ("determinism", '"unrepeatable": [', '"unrepeatabel": ['),
-        ("compare", '"relative_l2": 0.', '"relative_l2": 1.'),
+        ("compare", '"relative_l2":0.', '"relative_l2":1.'),
     ],
 )
 def test_what_was_changed_is_made_again_and_judged_as_before(composed, tmp_path, stage, old, new):

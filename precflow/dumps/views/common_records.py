@@ -86,14 +86,15 @@ def _see_common(reference: Any, target: Any) -> tuple[Dump, Dump]:
     here, there = reference.calls(), target.calls()
     left_out = (Counter[str](), Counter[str]())
     names: tuple[dict[str, str], dict[str, str]] = ({}, {})  # place of a weight -> its name
-    is_mixed = reference.header.tool != target.header.tool or _has_root(here) != _has_root(there)
+    is_mixed = reference.header.tool != target.header.tool
+    has_one_root = _has_root(here) != _has_root(there)
     flat = [
         bool(calls) and not any(call.level == MODULE or call.module != OUTSIDE for call in calls) for calls in (here, there)
     ]
     has_no_modules = any(flat) and not all(flat)
-    if not is_mixed and not has_no_modules and _are_alike(reference, target):
+    if not (is_mixed or has_one_root or has_no_modules) and _are_alike(reference, target):
         return reference, target
-    if has_no_modules or is_mixed:
+    if is_mixed or has_one_root or has_no_modules:
         here = _move_outside(here, left_out[0], names[0], everything=has_no_modules)
         there = _move_outside(there, left_out[1], names[1], everything=has_no_modules)
     if is_mixed:
