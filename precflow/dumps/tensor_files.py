@@ -88,7 +88,7 @@ class TensorFile:
             raise DumpError(f"{self.name} cannot be read: {error}") from error
 
     def _find_saved(self) -> SavedTensor:
-        tensors = list_saved(self.path)
+        tensors = _list_saved_once(self.path, *_date(self.path))
         if self.member not in tensors:
             held = f"{len(tensors)} tensors in a container" if tensors else "no tensor"
             raise DumpError(f"{self.path.name} holds {held}, expected {self.member or 'one tensor'}")
@@ -96,6 +96,21 @@ class TensorFile:
 
 
 _READ = frozenset(NUMPY_DTYPES.values())
+
+
+def _date(path: Path) -> tuple[int, int]:
+    """Return size and time of a file; two zeros if it is not there, which reading it says better."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=1 << 16)  # each file is asked for its tensors when it is opened, compared and verified
+def _list_saved_once(path: Path, size: int, time: int) -> dict[str, SavedTensor]:
+    del size, time  # a file that was written anew is another one
+    return list_saved(path)
 
 
 def _map_npy(path: Path) -> Array:
