@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = run(lines)
     print(f"{lines} steps")
     for what, (seconds, megabytes) in found.items():
-        print(f"  {what:<24}{seconds:8.2f} s   {seconds / found[PLAIN][0]:6.1f} x plain reading   {megabytes:6.0f} MB")
+        print(f"  {what:<24}{seconds:8.4f} s   {seconds / found[PLAIN][0]:6.1f} x plain reading   {megabytes:6.0f} MB")
 
 
 if __name__ == "__main__":
