@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from precflow.diagnosis.advice.whatif import CONFIRMED, FAILED, PARTLY, REFUTED, Outcome
-from precflow.diagnosis.findings import Suspect
+from precflow.diagnosis.findings import CONFIRMED, FAILED, PARTLY, REFUTED, Outcome, Suspect
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, SideNumbers, decide_all
 
 NAME = "suspects_alone"

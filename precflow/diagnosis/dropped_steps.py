@@ -12,6 +12,7 @@ from typing import Any
 
 from precflow.agent.contract import parse_identity
 from precflow.diagnosis.evidence.overflows.overflow import OverflowTrace, Producer
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.nodes import key_of
 from precflow.dumps.protocol import Dump
@@ -20,6 +21,15 @@ from precflow.dumps.views.derived import Excerpt
 
 _READ = 2000  # most tensors that are read where no statistics were kept
 _BROKEN = ("infinity", "nan")
+
+EVIDENCE = {
+    "broken_side": Evidence(
+        "side with NaN in a step that the other dropped",
+        "Such steps are kept (`capture.keep_last`), so that the other side had none; absent without one.",
+    ),
+    "broken_at": Evidence("NaN begins there at", "Module and operator of the first call that makes NaN or infinity."),
+    "broken_text": Evidence("what it gives", "Call, number of elements and step."),
+}
 
 
 @dataclass(frozen=True)

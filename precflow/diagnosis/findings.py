@@ -1,4 +1,4 @@
-"""Suspects, the region where the sides part, and findings: what the stages ``localize`` and ``advise`` write."""
+"""Suspects, the region where the sides part, outcomes of what-ifs, and findings: what the stages behind ``judge`` write."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ CERTAINTIES = ("certain", "likely", "possible", "unknown")
 """Best first; ``unknown`` is the finding that no rule explains a suspect."""
 ALSO_AT = "also at"
 """Label of the fact that names the other places of a finding."""
+CONFIRMED, PARTLY, REFUTED, NOTHING, FAILED = OUTCOMES = ("confirmed", "partly", "refuted", "nothing to mend", "did not run")
+"""What a run with something changed has shown: a what-if, see :mod:`precflow.diagnosis.advice.whatif`."""
 ROLES = ("introduces", "inherits", "agrees", "accepted", "unknown")
 
 
@@ -132,3 +134,36 @@ class Finding:
     against: tuple[tuple[str, str], ...] = ()
     confirm: str = ""
     look: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run with a what-if has shown.
+
+    Attributes:
+        name: Name of the what-if.
+        title: What was other than in the run, as a phrase behind "with".
+        outcome: One of ``OUTCOMES``.
+        suspects: Names of the calls that were changed; none where the whole run was.
+        before: relative_l2 of the suspects' outputs without it.
+        after: The same with it.
+        removed: Share of their error that is gone with it; below 0 if the error has grown.
+        removed_at_end: The same of what the model returns.
+        needed: The fewest of the suspects that are enough, where several were changed and fewer are.
+        price: Time of a run with it, in runs without; 0 where it was not taken.
+        confirms: Ids of the rules that it speaks about.
+        problem: Why it did not run.
+    """
+
+    name: str
+    title: str
+    outcome: str
+    suspects: tuple[str, ...] = ()
+    before: float = 0.0
+    after: float = 0.0
+    removed: float = 0.0
+    removed_at_end: float = 0.0
+    needed: tuple[str, ...] = ()
+    price: float = 0.0
+    confirms: tuple[str, ...] = ()
+    problem: str = ""

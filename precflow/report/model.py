@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from precflow.comparison.detail.record import RecordDetail
 from precflow.curves.outcome import CurveOutcome
-from precflow.diagnosis.advice.whatif import Outcome
-from precflow.diagnosis.findings import Finding, Region
+from precflow.diagnosis.findings import Finding, Outcome, Region
 from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState

@@ -19,11 +19,10 @@ from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.detail.record import RecordDetail, examine_record
 from precflow.config.schema import SIDES
 from precflow.curves.outcome import CurveOutcome
-from precflow.diagnosis.advice.whatif import Outcome
 from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.evidence.training import find_other_settings, moves_no_weight
 from precflow.diagnosis.examined import choose_examined
-from precflow.diagnosis.findings import Finding, Region, Suspect
+from precflow.diagnosis.findings import Finding, Outcome, Region, Suspect
 from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.phases import PhaseState
 from precflow.diagnosis.training.procedure import OptimizerFacts, follow_procedure

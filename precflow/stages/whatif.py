@@ -33,15 +33,9 @@ from precflow.config.schema import RunConfig, plain
 from precflow.config.sections.whatifs import CHEAPEST, REFERENCE_CHOICE, SUSPECTS_ALONE
 from precflow.diagnosis.advice import whatif_files
 from precflow.diagnosis.advice.whatif import (
-    CONFIRMED,
-    FAILED,
     NEXT_TO_NOTHING,
-    NOTHING,
     OUTCOMES_FILE,
-    PARTLY,
-    REFUTED,
     ArmRun,
-    Outcome,
     Trial,
     choose_trials,
     conclude,
@@ -50,7 +44,7 @@ from precflow.diagnosis.advice.whatif import (
     narrow,
 )
 from precflow.diagnosis.advice.whatif_files import WhatIf
-from precflow.diagnosis.findings import Suspect
+from precflow.diagnosis.findings import CONFIRMED, FAILED, NOTHING, PARTLY, REFUTED, Outcome, Suspect
 from precflow.dumps.formats import read_dump
 from precflow.dumps.requests import dump_request, gives_choices
 from precflow.dumps.views.paired import see_through_rules

@@ -11,7 +11,8 @@ import termios
 import pytest
 from rich.cells import cell_len
 
-from precflow.diagnosis.advice.whatif import Outcome, explain
+from precflow.diagnosis.advice.whatif import explain
+from precflow.diagnosis.findings import Outcome
 from precflow.report import terminal
 
 MODELS = ["aligned", "misaligned", "inconclusive", "nasty", "empty", "large", "trained"]

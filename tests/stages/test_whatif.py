@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precflow.diagnosis.advice.whatif import Outcome
+from precflow.diagnosis.findings import Outcome
 from precflow.errors import SideError
 from precflow.stages import registry, report, whatif
 from precflow.stages.artifacts import read_lines, write_lines

@@ -18,7 +18,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from precflow.diagnosis.evidence.names import format_evidence
+from precflow.diagnosis.evidence.pieces import format_evidence
 from precflow.errors import ConfigError, Problem
 
 _LONGEST = 4000  # characters of a template

@@ -15,7 +15,8 @@ from typing import Any
 
 from precflow.diagnosis.advice.rule_files import RANKS, AdviceRule
 from precflow.diagnosis.advice.rule_templates import compile_text, holds
-from precflow.diagnosis.evidence.names import EVIDENCE, format_evidence
+from precflow.diagnosis.evidence.names import EVIDENCE
+from precflow.diagnosis.evidence.pieces import format_evidence
 from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
 from precflow.errors import ConfigError, Problem
 

@@ -15,11 +15,21 @@ from precflow.agent.contract import WHATIF_OF_RUN
 from precflow.config.sections.whatifs import TOP
 from precflow.diagnosis.advice.rule_templates import holds
 from precflow.diagnosis.advice.whatif_files import WhatIf
-from precflow.diagnosis.findings import CERTAINTIES, Finding, Suspect
+from precflow.diagnosis.findings import (
+    CERTAINTIES,
+    CONFIRMED,
+    FAILED,
+    NOTHING,
+    OUTCOMES,
+    PARTLY,
+    REFUTED,
+    Finding,
+    Outcome,
+    Suspect,
+)
 from precflow.judgement.coverage import COMPARED
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 
-CONFIRMED, PARTLY, REFUTED, NOTHING, FAILED = OUTCOMES = ("confirmed", "partly", "refuted", "nothing to mend", "did not run")
 NEARLY_ALL, NEXT_TO_NOTHING = 0.8, 0.2  # shares of the error that are gone: confirmed from the first, refuted up to the second
 OUTCOMES_FILE = "outcomes.jsonl"
 """File in the folder of a what-if's stage."""
@@ -69,39 +79,6 @@ class ArmRun:
         """Return the error of some records together: the root of the sum of squares of those that were measured."""
         known = [self.errors[record] for record in records if record in self.errors]
         return math.sqrt(math.fsum(error * error for error in known if math.isfinite(error)))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run with a what-if has shown.
-
-    Attributes:
-        name: Name of the what-if.
-        title: What was other than in the run, as a phrase behind "with".
-        outcome: One of ``OUTCOMES``.
-        suspects: Names of the calls that were changed; none where the whole run was.
-        before: relative_l2 of the suspects' outputs without it.
-        after: The same with it.
-        removed: Share of their error that is gone with it; below 0 if the error has grown.
-        removed_at_end: The same of what the model returns.
-        needed: The fewest of the suspects that are enough, where several were changed and fewer are.
-        price: Time of a run with it, in runs without; 0 where it was not taken.
-        confirms: Ids of the rules that it speaks about.
-        problem: Why it did not run.
-    """
-
-    name: str
-    title: str
-    outcome: str
-    suspects: tuple[str, ...] = ()
-    before: float = 0.0
-    after: float = 0.0
-    removed: float = 0.0
-    removed_at_end: float = 0.0
-    needed: tuple[str, ...] = ()
-    price: float = 0.0
-    confirms: tuple[str, ...] = ()
-    problem: str = ""
 
 
 # Which to try

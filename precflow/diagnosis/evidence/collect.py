@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, PHASES, parse_identity
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.advice.repro import SCRIPT, write_repro
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
-from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.dropped_steps import find_first_broken, gather_first_broken
 from precflow.diagnosis.evaluation import name_call, pair_calls
 from precflow.diagnosis.evidence import (
@@ -23,7 +22,7 @@ from precflow.diagnosis.evidence import (
 )
 from precflow.diagnosis.evidence.overflows import overflow, skipped_steps
 from precflow.diagnosis.evidence.overflows.skipped_steps import list_noted
-from precflow.diagnosis.evidence.pieces import list_of_run, list_of_suspect
+from precflow.diagnosis.evidence.pieces import Evidence, list_of_run, list_of_suspect
 from precflow.diagnosis.evidence.run import UNPAIRED
 from precflow.diagnosis.evidence.suspect import find_different_arguments
 from precflow.diagnosis.evidence.tensors import ObservedCall, observe
@@ -43,11 +42,51 @@ from precflow.dumps.protocol import Dump
 from precflow.dumps.record_names import name_record
 from precflow.judgement.verdicts import Judged
 
+if TYPE_CHECKING:
+    from precflow.diagnosis.comparison import Comparison
+
 _LISTED = 5
 """Number of suspects whose tensors are read."""
 _TENSOR_OR_NONE = ("(absent) / None", "None / (absent)")
 """Ends of arguments that are ``None`` on one side and left out or a tensor on the other: other code, and no other setting."""
 _NOT_JUDGED = Judged(record="", status="not_judged")  # the status of data movement that changed values
+
+EVIDENCE_OF_RUN = {
+    "recipe": Evidence("recipe", "Name of the recipe."),
+    "keep_tensors": Evidence(
+        "keeps tensors", "The override with which a run of this recipe keeps the tensors of its suspects."
+    ),
+    "suspect_count": Evidence("calls that introduce an error", "Number of suspects."),
+    "first_suspect": Evidence("first suspect", "Its name; empty without one."),
+    "first_record": Evidence("its record", "Name of the first suspect's failing output; empty without one."),
+    "first_suspect_phase": Evidence("part of the step it is in", "Phase of the first suspect; empty without one."),
+    "later_phases": Evidence(
+        "parts of the step behind the start",
+        "Phases that follow the one in which the run starts, if that is in the first recorded step; empty otherwise.",
+    ),
+    "suspect_kinds": Evidence(
+        "kinds of them", "Operator, class of module and phase of the suspects that evidence about the run does not tell."
+    ),
+    "suspects_all_matmul": Evidence(
+        "all of them multiply matrices", "Every suspect is of the family matmul; false without any."
+    ),
+    "unrepeatable_reference": Evidence(
+        "reference changes at", "Module and operator of records that change between equal runs, in order."
+    ),
+    "unrepeatable_target": Evidence("target changes at", "The same on the target."),
+    "arguments_elsewhere": Evidence(
+        "arguments that differ elsewhere", "`call: name: reference / target` of calls that are no suspects; up to five."
+    ),
+}
+EVIDENCE_OF_SUSPECT = {
+    "phase": Evidence("part of the step", "Phase of the call."),
+    "kind": Evidence("kind", "Operator, class of its module, and phase."),
+    "repro": Evidence("runs alone", "Script in the run folder that runs this call without precflow; absent if there is none."),
+    "behind_start": Evidence(
+        "it takes gradients that are wrong since",
+        "Where the error starts, if this is a later step of the optimizer; else absent.",
+    ),
+}
 
 
 def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]:

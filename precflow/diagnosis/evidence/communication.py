@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from precflow.agent.contract import BACKWARD, FORWARD, OPTIMIZER, ROOT_MODULE, parse_identity
 from precflow.diagnosis.collectives import describe_lone, find_givers, find_lone
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.evidence.places import describe_border
 from precflow.diagnosis.evidence.tensors import WHOLE
 from precflow.diagnosis.findings import Suspect
@@ -40,6 +41,52 @@ _FITS = {"float64": 2.0**-40, "float32": 2.0**-18, "float16": 2.0**-8, "bfloat16
 _SKETCHED = 0.2  # error of a product that was taken of sketches, relative to its size; 509 sums leave about 0.05
 _FITS_PART = 1e-2  # relative error up to which the factor of a rank's part is that of its size
 _APART = 16.0  # how many times worse every other reduction has to fit
+
+EVIDENCE_OF_RUN = {
+    "ranks": Evidence("ranks", "Number of processes; only if there are several."),
+    "read_early": Evidence(
+        "results that are read too early",
+        "Collectives whose result the target uses before it has arrived, and the reference not.",
+    ),
+    "first_rank": Evidence("rank of the first suspect", "Only if there are several."),
+    "only_rank": Evidence(
+        "only this rank", "All suspects are on one rank, and no other fails before its first collective of that step."
+    ),
+    "uneven_parts": Evidence(
+        "parts of the batch", "Numbers of samples of the ranks, where they are uneven and the other side is a single process."
+    ),
+    "uneven_factors": Evidence(
+        "gradients of the parts, times those of the single process", "At the model's output, for each rank."
+    ),
+    "uneven_explains": Evidence("explained by their sizes", "The factor of each rank is that of its part's size."),
+    "collectives_missing": Evidence(
+        "collectives that the target does not call",
+        "And what they carry, as far as a suspect depends on it; absent if there are none.",
+    ),
+    "collectives_extra": Evidence("collectives that only the target calls", "The same of the reference."),
+    "gradients_unreduced": Evidence(
+        "they carry gradients", "Whether these collectives carry gradients of parameters; absent without such collectives."
+    ),
+}
+EVIDENCE_OF_SUSPECT = {
+    "collective": Evidence("collective", "Name of the suspect, if it carries tensors between ranks."),
+    "lost_result": Evidence(
+        "collective whose result is lost in part",
+        "Its result agrees, and what takes it differs by exactly the missing part; absent if there is none.",
+    ),
+    "lost_share": Evidence("lost", "Share of that result that is zeros in its place.", unit="%"),
+    "lost_of": Evidence("counted in", "`elements`, or `energy` where only sketches were kept."),
+    "lost_where": Evidence("lost at", "At which end of which axis; empty if at none."),
+    "uncalled": Evidence("not called on the target", "The suspect is a collective that the target does not call; else absent."),
+    "ranks_agree": Evidence(
+        "every rank gives the same on both sides", "The inputs of the collective have the same bits on every rank of its group."
+    ),
+    "reductions": Evidence(
+        "computed reduction", "Of the reference and of the target, where they differ: the one that explains what a rank got."
+    ),
+    "groups": Evidence("ranks that take part", "Of the reference and of the target, where they differ."),
+    "left_out": Evidence("left out on the target", "Ranks without which the reduction explains what the target's rank got."),
+}
 
 
 def gather(reference: Dump, target: Dump, call: Call, partner: Call | None) -> dict[str, Any]:

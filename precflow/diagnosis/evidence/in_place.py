@@ -31,6 +31,7 @@ from precflow.diagnosis.evidence import (
     sum_type,
 )
 from precflow.diagnosis.evidence.expected import compute_expected
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair, WholeCall
 from precflow.dumps.dtypes import FLOATS, Array, float_facts, name_of
 
@@ -47,6 +48,77 @@ _DIGITS_OF_16_BITS = 11
 _GROWN = 4.0  # times the difference of its inputs that a right output may differ by
 _CLOSE = 0.02  # more than this is no rounding that moved values may be told apart from others by
 _OWN_OF_GRADIENT = 2.0**-7  # the same of a gradient, to which other modules that share the weight may have added
+
+EVIDENCE = {
+    "in_place": Evidence(
+        "measured at its own inputs", "The numbers below are against float64 at the target's own inputs; absent otherwise."
+    ),
+    "own_error": Evidence("its own error", "Norm of its error against float64 at its own inputs, relative to that."),
+    "own_error_units": Evidence("its own error in roundings", "In units of one rounding of its type; near 1 if it is right."),
+    "sum_type": Evidence(
+        "sums fit into", "16-bit type that holds the target's sums before a bias of float32 is added; empty if none does."
+    ),
+    "unchanged": Evidence(
+        "left as it came", "Which end of which axis has the values of an input, and the rest is right; empty if none has."
+    ),
+    "few_share": Evidence(
+        "elements with nearly all of the error", "Smallest share of them that carries 99 % of its energy.", unit="%"
+    ),
+    "few_rows": Evidence("rows with nearly all of the error", "Number of rows of the last axis."),
+    "isolated": Evidence(
+        "wrong alone", "The few elements, rows or columns beyond rounding, where all others are right; empty if more are."
+    ),
+    "isolated_extreme": Evidence("and they are the extreme ones", "The largest or smallest by value or by input."),
+    "border": Evidence("the error is only at", "Which end of which axis; empty if it is not at a border."),
+    "zero_share": Evidence(
+        "error where the target is zero",
+        "Share of the error's energy where the reference is not zero.",
+        tests="zeros in place of values",
+        unit="%",
+    ),
+    "zero_block": Evidence(
+        "zeros in their block",
+        "Of the smallest block around these zeros: 1 for a part that was not written.",
+        unit="%",
+    ),
+    "clamp_value": Evidence("cut off at", "Largest or smallest value of the target, which several elements have."),
+    "clamp_share": Evidence("explained by the cut", "Share of the error's energy.", tests="values that are cut off", unit="%"),
+    "sign_share": Evidence(
+        "only the sign differs", "Share of the error's energy at such elements.", tests="another sign", unit="%"
+    ),
+    "norm_change": Evidence(
+        "change of norms", "Of the rows, relative to the error: near 0 for a rotation, up to 1 for a scale."
+    ),
+    "rows_read": Evidence(
+        "reads", "What it reads in place of which rows of its table, wherever their numbers stand; empty if others are wrong."
+    ),
+    "first_sample_right": Evidence("the first sample agrees", "And the others do not; absent without several samples."),
+    "position_growth": Evidence("grows with the position", "Relative error of the last quarter over that of the first."),
+    "position_rank": Evidence("order of the errors by position", "Rank correlation, 1 if every position is worse."),
+    "rearranged": Evidence("values are", "How they were moved; empty if no rearrangement explains the target."),
+    "rearranged_share": Evidence(
+        "explained by that order", "Share of the error's energy.", tests="the values in another order", unit="%"
+    ),
+    "rearranged_exact": Evidence(
+        "nothing else is left", "The right values in that order give the target's but for rounding and what arrived otherwise."
+    ),
+    "uniform_target": Evidence("rows of equal weights on the target", "Share of the rows.", unit="%"),
+    "uniform_reference": Evidence("rows of equal weights on the reference", "Share of the rows.", unit="%"),
+    "masked_rows_wrong": Evidence(
+        "wrong rows that are masked everywhere", "Share of the rows with the largest errors.", unit="%"
+    ),
+    "saturated_target": Evidence("at the end of the type", "Elements there whose reference is infinite or beyond it."),
+    "flushed": Evidence(
+        "too small for a normal number, and zero on the target",
+        "Elements; the target has no subnormal number, and hardly any other zero in place of a value. Absent otherwise.",
+    ),
+    "nan_rows_masked": Evidence(
+        "NaN in rows that are masked everywhere", "Share of the rows with NaN on the target only.", unit="%"
+    ),
+    "uneven_factor": Evidence(
+        "factors differ between", "Rows, columns or slices that each have a factor of their own, in 16 bits; empty if none."
+    ),
+}
 
 
 def gather(observed: ObservedCall) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from precflow.comparison.measure import Measure
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.dumps.header import ContentEntries, Header
 from precflow.environment import amounts, differences, reproduction, unseen, variables
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
@@ -15,6 +16,50 @@ UNPAIRED = ("unpaired_reference", "unpaired_target")
 
 _SHOWN = 5
 _LOW = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
+
+EVIDENCE = {
+    "reference_dtype": Evidence("reference dtype", "Floating point type of the reference."),
+    "target_dtype": Evidence("target dtype", "Floating point type of the target."),
+    "low_precision": Evidence("low precision", "Either side computes in 16 bits or fewer."),
+    "damage": Evidence("damaged", "What is missing, torn or cut short in the dumps, or was never sealed; up to five."),
+    "emulated": Evidence("emulated", "Either side is emulated."),
+    "failing": Evidence("records over their limit", "Number of records that fail, or differ in shape, dtype or finiteness."),
+    "accepted_count": Evidence("accepted differences", "Number of records whose difference the recipe accepts."),
+    "weights_different": Evidence("weights that differ", "Up to five names."),
+    "weights_different_count": Evidence("number of weights that differ", "Weights that differ or are on one side only."),
+    "weights_on_one_side_count": Evidence(
+        "of them on one side only", "Weights whose name only one side has, after the rules of section `pairing`."
+    ),
+    "inputs_different": Evidence("inputs that differ", "Up to five names."),
+    "inputs_different_count": Evidence("number of inputs that differ", "Inputs that differ or are on one side only."),
+    "seed_reference": Evidence("seed of the reference", "As the agent set it."),
+    "seed_target": Evidence("seed of the target", "As the agent set it."),
+    "device_draws": Evidence("random numbers drawn on the device", "Operators whose numbers were not drawn on CPU and moved."),
+    "device_draw_sites": Evidence(
+        "where the script draws on the device", "File and line, operator and device of up to five draws of a script."
+    ),
+    "changed_by_watching": Evidence(
+        "computes something else when it is watched", "Side, and what differs from a run without capture."
+    ),
+    "other_amounts": Evidence(
+        "ran in all", "Steps, micro batches or calls of a model that one side made more of, with the numbers of both."
+    ),
+    "compiled_unseen": Evidence(
+        "not seen", "What each side ran in compiled code, where nothing is recorded inside, with the number of modules."
+    ),
+    "draws_patch": Evidence(
+        "patch", "File in the folder of the report that makes the script draw on the CPU; empty if there is none."
+    ),
+    "misspelt_variables": Evidence("environment variables", "Misspelt names and the names that they resemble."),
+    "package_differences": Evidence(
+        "packages that differ", "`name: reference / target`, those first that the recipe wants the same."
+    ),
+    "matmul_switches": Evidence("switch for matrix products", "TF32, HF32 and their like, in effect on one side only."),
+    "convolution_switches": Evidence("switch for convolutions", "The same for convolutions."),
+    "unpaired_reference": Evidence("only on the reference", "Up to five names of calls without a partner."),
+    "unpaired_target": Evidence("only on the target", "The same on the target."),
+    "unpaired_count": Evidence("records without a partner", "Number of judged records that are on one side only."),
+}
 
 
 def gather(  # noqa: PLR0913  headers, and what each stage found

@@ -14,6 +14,7 @@ import numpy as np
 from precflow.agent.contract import OPTIMIZER, parse_identity
 from precflow.diagnosis.evidence import error_shape, in_place, masks, normalisation, operator_families, wraps
 from precflow.diagnosis.evidence.overflows import nonfinite
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair
 from precflow.diagnosis.introduced import IntroducedError
 from precflow.dumps.record_names import find_operator, name_record
@@ -42,6 +43,117 @@ _VALUE_SHAPED = frozenset(
     "nonzero argwhere masked_select unique unique_consecutive bincount repeat_interleave one_hot where getitem index "
     "index_select __getitem__ split split_with_sizes histc".split()
 )
+
+EVIDENCE = {
+    "name": Evidence("where", "Name of the call."),
+    "record": Evidence("record", "Name of its failing output."),
+    "module": Evidence("module", "Qualified name of the module."),
+    "operator": Evidence("operator", "Canonical name of the operator; `module` for a module."),
+    "family": Evidence(
+        "family", "matmul, normalisation, softmax, activation, masking, random, reduction, attention, module, other."
+    ),
+    "site": Evidence("called at", "Place in the source."),
+    "why_suspect": Evidence("on the graph", "Why it is under suspicion."),
+    "status": Evidence("status", "Status of its output."),
+    "ratio": Evidence("times its limit", "How far over its limit; above 1 fails."),
+    "movement": Evidence("pure movement", "The operator only moves values."),
+    "accumulated": Evidence("inputs near their limit", "An input uses more than half of its limit already."),
+    "inputs_use": Evidence(
+        "error of the inputs, of their limit", "Largest of the passing records that it is computed from.", unit="%"
+    ),
+    "inputs_equal": Evidence("inputs bitwise equal", "All inputs and weights have the same bits on both sides."),
+    "inputs_differ": Evidence("an input has other bits", "Of those whose content is known on both sides."),
+    "input_shapes_equal": Evidence("inputs have the same shapes", "All inputs and weights."),
+    "shape_follows_values": Evidence(
+        "its size depends on values", "The operator returns as many values as its inputs select, such as nonzero."
+    ),
+    "introduced_fault": Evidence(
+        "introduces an error in place", "By float64 at the target's own inputs; absent where it was not evaluated."
+    ),
+    "introduced_rho": Evidence("times the reference's own error", "Against float64, each side at its own inputs."),
+    "introduced_measure": Evidence(
+        "shown by",
+        "`rho` (size), `variance`, `slope`, `curve`, `largest` (rounding residue), `half_steps`, `other_form`, `movement` or"
+        " `nonfinite`.",
+    ),
+    "half_steps": Evidence(
+        "smallest values in steps of float16",
+        "Those of a bfloat16 output are whole multiples of 2^-24, and correct ones are not; absent otherwise.",
+    ),
+    "introduced_factor_share": Evidence(
+        "what one factor leaves, of its line",
+        "Of its error in place, over the largest that rounding may leave; above 1 is more.",
+    ),
+    "introduced_systematic": Evidence("the error follows the values", "Not only more rounding."),
+    "wired_differently": Evidence(
+        "takes other inputs", "Sentences that say which call an input comes from on both sides; absent if they are the same."
+    ),
+    "elements": Evidence("elements", "Number of elements of the output: one number fits any factor."),
+    "mask_pattern": Evidence(
+        "the target's mask is",
+        "missing, additional, inverted, moved, transposed, aligned to the other corner, that of the first sample for all,"
+        " partly missing or additional; empty if none of these.",
+    ),
+    "changed": Evidence(
+        "changed in between",
+        "A tensor of the call that changed after another call had returned it, with that call and its source line.",
+    ),
+    "given_differently": Evidence(
+        "given differently",
+        "An input of whole numbers that differs between the sides though no call before it fails.",
+    ),
+    "other_weight": Evidence(
+        "other weight", "A weight of the call that differs between the sides although no recorded call wrote it."
+    ),
+    "behind_accepted": Evidence(
+        "its inputs carry the accepted difference of", "Module and operator; absent if they carry none."
+    ),
+    "after": Evidence("the last that agree", "Calls whose records agree, if the error starts between them and the suspect."),
+    "between_reference": Evidence("in between on the reference", "Calls there without a partner on the target."),
+    "between_target": Evidence("in between on the target", "Calls there without a partner on the reference."),
+    "drawn_between": Evidence(
+        "random numbers in between", "Calls of either side in between, if each of them draws random numbers; else absent."
+    ),
+    "arguments_different": Evidence(
+        "arguments that differ", "`name: reference / target`; devices and the run's own dtype are left out."
+    ),
+    "reference_shape": Evidence("shape on the reference", "Sizes of its output."),
+    "target_shape": Evidence("shape on the target", "Sizes of its output."),
+    "reference_output_dtype": Evidence("dtype on the reference", "Of its output."),
+    "target_output_dtype": Evidence("dtype on the target", "Of its output."),
+    "kept": Evidence(
+        "kept of its output", "`tensors`, `sketch or statistics`, or `content id`: the least that either side kept."
+    ),
+    "relative_l2": Evidence("error", "Norm of the error relative to the norm of the reference, ordinary elements only."),
+    "error_bits": Evidence("bits that agree", "-log2 of the error."),
+    "error_cosine": Evidence("cosine of error and value", "Near 1 or -1 for a scale, near 0 for rounding."),
+    "scale_slope": Evidence("target = reference times", "Least squares factor over all ordinary elements."),
+    "scale_share": Evidence(
+        "explained by that factor", "Share of the error's energy.", tests="one factor for all values", unit="%"
+    ),
+    "different_values": Evidence("different values", "Of the reference, ordinary elements only: one value fits any factor."),
+    "curve_share": Evidence(
+        "error is a curve over the input", "Share of the error's energy that a function of the input explains.", unit="%"
+    ),
+    "narrow_type": Evidence("all values fit into", "Narrower type that holds the target's values but not the reference's."),
+    "wrapped_type": Evidence(
+        "wraps like", "Narrower type of whole numbers at whose end the target's values began again; absent if there is none."
+    ),
+    "wraps_at": Evidence("wraps at", "The first number that this type lacks."),
+    "epsilon_reference": Evidence("epsilon of the reference", "As recorded, or PyTorch's default."),
+    "epsilon_target": Evidence("epsilon that explains the target", "Fitted from the input and both outputs."),
+    "epsilon_share": Evidence("explained by that epsilon", "Share of the error's energy.", tests="another epsilon", unit="%"),
+    "nonfinite_reference": Evidence("NaN or Inf on the reference", "Elements of its output."),
+    "nonfinite_target": Evidence("NaN or Inf on the target", "Elements of its output."),
+    "nonfinite_target_only": Evidence("NaN or Inf on the target only", "Elements that are numbers on the reference."),
+    "overflow_share": Evidence(
+        "broken where float16 ends", "Share of broken elements whose reference value is beyond 65504.", unit="%"
+    ),
+    "reference_max": Evidence("largest value on the reference", "Finite magnitude."),
+    "masked_reference": Evidence("masked on the reference", "Elements with a fill value, or exact zeros after a softmax."),
+    "masked_target": Evidence("masked on the target", "The same on the target."),
+    "masked_different": Evidence("masked on one side only", "Elements."),
+}
 
 
 def gather(

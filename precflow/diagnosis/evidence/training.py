@@ -10,6 +10,7 @@ from typing import Any
 
 from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE
 from precflow.diagnosis.evaluation import PairedCall, pair_calls
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.evidence.suspect import IMPLEMENTATIONS, OPTIMIZER_CLASS, find_different_arguments
 from precflow.diagnosis.training.gradients import GradientChange, GradientRow, Gradients
 from precflow.diagnosis.training.optimizers import is_same_setting, read_settings
@@ -31,6 +32,62 @@ _KINDS = {
     "bfloat16": "rounded to bfloat16",
     "float16": "rounded to float16",
     "other": "changed in another way",
+}
+
+EVIDENCE = {
+    "optimizer_settings": Evidence(
+        "settings of the optimizer that differ", "`name: reference / target (parameters)`, as recorded at each step."
+    ),
+    "optimizer_choices": Evidence(
+        "class and settings that one side lacks",
+        "`name: reference / target`; they choose a formula or another implementation of the same.",
+    ),
+    "optimizer_settings_proven": Evidence(
+        "of these change the target's steps",
+        "Its steps follow from them, and not from the reference's; absent if no step was computed again.",
+    ),
+    "optimizer_steps": Evidence(
+        "steps of the optimizer computed again", "Of parameters whose tensors were kept; absent if there are none."
+    ),
+    "optimizer_faults": Evidence(
+        "that do not follow from their own gradient", "Steps of the target whose weight or state the formula does not give."
+    ),
+    "optimizer_first_fault": Evidence("first of them", "Parameter; empty without one."),
+    "optimizer_cause": Evidence(
+        "they follow if", "Another setting than the recorded one that gives the target's weights; empty if none does."
+    ),
+    "optimizer_explained": Evidence("explained by that setting", "Share of the steps that do not follow.", unit="%"),
+    "rate_shift": Evidence(
+        "learning rates are those of the reference's step", "1: a step later, -1: a step earlier; 0 if neither."
+    ),
+    "gradient_factor": Evidence(
+        "gradients are those of the reference times", "One factor for all parameters in the first step; absent without one."
+    ),
+    "gradient_factor_share": Evidence("parameters with that factor", "Of those with a gradient.", unit="%"),
+    "gradients_reference": Evidence(
+        "between backward and the optimizer, on the reference",
+        "What happened to the gradients in the first step in which it differs; absent if it is the same.",
+    ),
+    "gradients_target": Evidence("the same on the target", "Such as: all multiplied by 0.13, cut off at 0.1, unchanged."),
+    "gradients_step": Evidence("first in step", "Number of that step."),
+    "gradients_left_side": Evidence(
+        "gradients that still hold the last step's",
+        "Side whose gradients are those of the other side and of its own step before; absent if there is none.",
+    ),
+    "gradients_left_step": Evidence("they do so first in step", "Number of the step."),
+    "gradients_left_share": Evidence(
+        "parameters that are such a sum", "Whose gradient is that sum, of those on both sides.", unit="%"
+    ),
+    "gradients_narrow": Evidence(
+        "gradients of the target fit into", "16-bit type that holds all that its optimizer sees, and not the reference's."
+    ),
+    "mixed_precision_different": Evidence(
+        "mixed precision differs",
+        "`setting: reference / target` of what was in effect: level, type, modules, operators, scale.",
+    ),
+    "batches_shuffled": Evidence(
+        "batches in another order", "The model was given the same inputs as on the reference, in other steps."
+    ),
 }
 
 

@@ -26,6 +26,7 @@ from precflow.agent.contract import (
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.evidence.overflows.overflow import trace_sides
 from precflow.diagnosis.evidence.overflows.skipped_steps import find_skipped_steps, list_noted
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.dumps.header import ParameterUpdates
@@ -43,6 +44,22 @@ WORDS: Mapping[str, str] = {
 }
 """Why a weight stands still on a side -> the same in words."""
 _AFTER_ALL = 1 << 60  # order of a step of the optimizer that the reference did not record: behind all calls of its step
+
+EVIDENCE = {
+    "still": Evidence(
+        "not updated on one side",
+        "Which parameters, or tensors of the optimizer's state, move on one side only, and why; absent if none does.",
+    ),
+    "still_why": Evidence("why it is not updated", "frozen, not held, no gradient, rounded or lost."),
+    "still_state": Evidence(
+        "tensor of the state that stands still", "Though its weight moves; empty where the weight itself stands still."
+    ),
+    "still_side": Evidence("it stands still on", "reference or target."),
+    "still_where": Evidence("step that moves nothing", "The optimizer's step of the first of them, as records are named."),
+    "still_parameters": Evidence("they stand still", "Parameters of the earliest step, all for the same reason."),
+    "still_states": Evidence("so does the state", "Tensors of the optimizer's state that one side alone changes."),
+    "still_starts": Evidence("the error starts there", "Nothing fails before the update that is missing."),
+}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import pytest
 
 from precflow.diagnosis.advice.whatif import (
     ArmRun,
-    Outcome,
     Trial,
     apply_outcomes,
     choose_trials,
@@ -17,7 +16,7 @@ from precflow.diagnosis.advice.whatif import (
     narrow,
 )
 from precflow.diagnosis.advice.whatif_files import WhatIf
-from precflow.diagnosis.findings import Finding, Suspect
+from precflow.diagnosis.findings import Finding, Outcome, Suspect
 
 
 def suspect(name, order=0):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT, format_evidence
+from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
+from precflow.diagnosis.evidence.pieces import format_evidence
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 from precflow.agent.contract import parse_identity
 from precflow.comparison.estimated.kept_evidence import KeptTensor, sum_tensor
 from precflow.comparison.measure import Measure
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.nodes import CallKey, key_of
 from precflow.dumps.dtypes import real_part
 from precflow.dumps.protocol import Dump
@@ -25,6 +26,19 @@ READ = 200  # most tensors of a side that are read because no statistics were ke
 # Types whose largest value is reached in practice: 65504 in float16, but 3e38 in bfloat16 and float32.
 _NARROW = frozenset({"float16", "float8_e4m3fn", "float8_e5m2"})
 _WORDS = {"saturated": "{} at the largest value of their type", "infinity": "{} infinite", "nan": "{} NaN"}
+
+EVIDENCE = {
+    "overflow_reference": Evidence(
+        "overflow begins on the reference at", "First call that makes saturated values, infinity and NaN, each with its count."
+    ),
+    "overflow_target": Evidence("overflow begins on the target at", "The same on the target."),
+    "overflow_both": Evidence("the same call on both sides", "Calls that are the first to make a kind on both sides."),
+    "overflow_kind": Evidence(
+        "first on the target only", "`saturated`, `infinity` or `nan`: the first kind that only the target has."
+    ),
+    "overflow_starts": Evidence("where that begins", "Module and operator."),
+    "overflow_ends": Evidence("kinds that follow", "Further kinds that only the target has, in order."),
+}
 
 
 @dataclass(frozen=True, slots=True)

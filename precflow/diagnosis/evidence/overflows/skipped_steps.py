@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, parse_identity
+from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.dumps.header import Header
 from precflow.dumps.records import Call, Record
 
 StepKey = tuple[int, int]  # rank and step
+
+EVIDENCE = {
+    "left_out_reference": Evidence(
+        "steps that the reference skips",
+        "Its gradients are not finite and its optimizer did nothing; the target's made the step.",
+    ),
+    "left_out_target": Evidence("steps that the target skips", "The same on the target."),
+    "left_out_both": Evidence("steps that both skip", "Gradients are not finite, and neither optimizer did anything."),
+}
 
 
 class CallsAndFiniteness(Protocol):
