@@ -53,7 +53,7 @@ def open_regular(path: Path) -> io.BufferedReader:
         _check_regular(os.stat(path), path)  # before opening: to open a device may already have an effect
         descriptor = os.open(path, _FLAGS)
     except ValueError as error:  # a NUL, or half a surrogate pair
-        raise OSError(errno.EINVAL, "no file can have such a name") from error
+        raise OSError(errno.EINVAL, "not a valid file name") from error
     try:
         _check_regular(os.fstat(descriptor), path)
         return os.fdopen(descriptor, "rb")

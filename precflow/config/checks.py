@@ -245,7 +245,7 @@ def _check_learning_rate(config: RunConfig) -> PathProblems:
     if not 0 <= rate < math.inf:
         yield path, f"is {rate:g}; expected a number from 0 up: 0 leaves the weights as they are"
     if config.workload.model and not config.workload.optimizer:
-        yield path, "is of the optimizer, and there is none: workload.optimizer._target_=torch.optim.AdamW"
+        yield path, "belongs to the optimizer, and there is none: workload.optimizer._target_=torch.optim.AdamW"
 
 
 def _check_mixed_precision(config: RunConfig) -> PathProblems:
@@ -275,7 +275,7 @@ def _check_mixed_side(config: RunConfig, side: Side, path: DottedPath) -> PathPr
     if settings.float32_modules and not settings.level:
         yield (*path, "float32_modules"), "does nothing without a level: everything is in the side's own type"
     if settings.loss_scale and not config.workload.optimizer:
-        yield (*path, "loss_scale"), "is taken off before the optimizer, and there is none: workload.optimizer._target_"
+        yield (*path, "loss_scale"), "comes before the optimizer, and there is none: workload.optimizer._target_"
     for operator, dtype in settings.operators.items():
         if dtype not in MIXED_OPERATOR_TYPES:
             yield (*path, "operators", operator), f"is {dtype}; expected one of {', '.join(MIXED_OPERATOR_TYPES)}"

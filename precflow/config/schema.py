@@ -668,7 +668,7 @@ class RunConfig:
         "of the same name is the next number in that folder.",
         "warm_start",
     )
-    output: str = key("auto", "How a run tells of itself: `ci` is plain lines with the verdict last.", "ci")
+    output: str = key("auto", "How progress is shown: `ci` prints plain lines with the verdict last.", "ci")
 
 
 def key_of(field: str) -> str:

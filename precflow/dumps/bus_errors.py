@@ -19,7 +19,7 @@ from typing import Any
 
 EXIT_CODE = 2
 MESSAGE = """ a file of a dump was cut short, or its disk went away, while it was read
-   make sure that nobody writes there, then the same command: it goes on behind what is finished, and names the file
+   make sure that nobody writes there, then the same command: it goes on after what is finished, and names the file
 """
 
 _handlers: list[Any] = []  # kept alive here: the C library knows only their addresses, and ctypes would free them

@@ -159,16 +159,16 @@ def describe_given(given: Given) -> tuple[str, ...]:
 
 
 def find_disturbance(side: str, header: Header) -> str:
-    """Say that a side computes something else when it is watched, or was not checked though that was asked for; else ``""``."""
+    """Say that a side capturing changes what it computes, or was not checked though that was asked for; else ``""``."""
     observer = header.observer
     if not observer.checked and header.determinism.get("observer") == CHECKED:
         return f"the {side} was not run without capture: it has no recorded step of an optimizer, or ran as one request"
     if not observer.different or header.repeat.different:  # a side that does not repeat itself says nothing about watching
         return ""
     more = f" and {len(observer.different) - _SHOWN} more" if len(observer.different) > _SHOWN else ""
-    otherwise = "" if header.repeat.checked else ", or does not repeat itself (determinism.repeat=true tells)"
+    otherwise = "" if header.repeat.checked else ", or does not repeat itself (determinism.repeat=true shows it)"
     what = f"{', '.join(observer.different[:_SHOWN])}{more} after step {observer.step}"
-    return f"the {side} computes something else when it is watched{otherwise}: {what}"
+    return f"the {side} capturing changes what it computes{otherwise}: {what}"
 
 
 def describe_copy(reference: Header, target: Header) -> str:

@@ -53,7 +53,7 @@ def judge_as_is(
         what: What ran, such as ``the script``.
     """
     moved = (reference.has_drawn or target.has_drawn) and _kinds(reference) != _kinds(target)
-    called = f"{what} as it is" + (", but for draws on the CPU," if moved else "")
+    called = f"{what} as it is" + (", apart from draws on the CPU," if moved else "")
     sides = {"reference": reference, "target": target}
     runs = {name: side.compared if moved else side.as_it_is for name, side in sides.items()}
     for name, side in sides.items():

@@ -389,7 +389,7 @@ def _describe_near_ties(rows: Rows, *, given: bool) -> list[str]:
         return []
     measure, record = ties[0]
     dependent = sum(record.status == "not_comparable" for _, record in rows)
-    behind = f"; {records_in_words(dependent)} behind not comparable" if dependent else ""
+    behind = f"; {records_in_words(dependent)} after it not comparable" if dependent else ""
     what = f"{_count_ties(len(ties))}{', and the target went on with the choices of the reference' if given else ''}"
     return [f"{what}, first {measure.name}: {record.reason}{behind}"]
 
@@ -424,7 +424,7 @@ def _describe_unapplied(decisions: Sequence[Decision]) -> list[str]:
     kinds = dict.fromkeys(decision.applicable for decision in decisions)
     applicable = dict.fromkeys(condition for kind in kinds for condition in sorted(kind, key=str))
     return [
-        f"no record could be held to {condition.text} ({condition.source}): that metric has a meaning for none"
+        f"no record could be held to {condition.text} ({condition.source}): that metric does not apply to any"
         for condition in applicable
         if condition not in used
     ]
@@ -463,10 +463,10 @@ def _describe_idle_pairings(measures: Sequence[Measure], rules: Sequence[Pairing
 
 
 def _describe_zero_gradients(decisions: Sequence[Decision]) -> list[str]:
-    """Warn of gradients that fail and may be zero but for rounding."""
+    """Warn of gradients that fail and may be zero apart from rounding."""
     possible = [decision.judged.record for decision in decisions if decision.zero_gradient is ZeroGradient.POSSIBLE]
     count = records_in_words(len(possible))
-    return [f"{count} over their limits may be zero but for rounding, first {possible[0]}"] if possible else []
+    return [f"{count} over their limits may be zero apart from rounding, first {possible[0]}"] if possible else []
 
 
 def _describe_shared_nonfinite(rows: Rows) -> list[str]:

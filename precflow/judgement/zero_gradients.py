@@ -11,7 +11,7 @@ in float32 and float64 a bias is that small only if its sum cancels, otherwise r
 thousands. Such a record is blind if it is so small on *both* sides; if only one side is, the other has a gradient that this one
 lacks, and the record fails. In low precision inputs with a norm of 64 are enough, and those are common: there it is blind only
 if the largest gradient of its module passes, so that the same arrivals are known to be right. If that fails too, the record
-fails, and its reason and a warning say that it may be zero but for rounding.
+fails, and its reason and a warning say that it may be zero apart from rounding.
 
 The same holds for an optimizer's state that is made of such gradients. The weight behind them is blind with it: Adam divides by
 the gradient's own size, so it makes whole steps of noise. With a decay that is added to the gradient, SGD's momentum is the
@@ -33,11 +33,11 @@ from precflow.judgement.decision import Decision, ZeroGradient, find_class_failu
 from precflow.metrics import find_metric
 
 _NORMS = "both sides are below the rounding of its module's largest gradient ({:.2g}, {:.2g} against {:.2g} times {:.2g})"
-_EXAMPLE = "zero but for rounding, as the bias of an attention's keys is"
+_EXAMPLE = "zero apart from rounding, as the bias of an attention's keys is"
 _REASONS = {
     ZeroGradient.CERTAIN: "{norms}; it is " + _EXAMPLE,
     ZeroGradient.POSSIBLE: "{before}; {norms}; it may be " + _EXAMPLE + ": an accepted difference takes it",
-    ZeroGradient.STEP: "the optimizer steps by a gradient that is zero but for rounding",
+    ZeroGradient.STEP: "the optimizer steps by a gradient that is zero apart from rounding",
 }
 
 GradientGroup = tuple[str, str, str]

@@ -127,7 +127,7 @@ def _make_module_case(name: str, rows: Sequence[Row]) -> Case:
             )
     counted = Counter(row.judged.status for row in rows)
     named = (("accepted", "accepted difference", ""), ("near_tie", "near tie", ""))
-    behind = ("not_comparable", "record behind near ties", "records behind near ties")
+    behind = ("not_comparable", "record after near ties", "records after near ties")
     notes = [numbers.plural(counted[status], *words) for status, *words in (*named, behind) if counted[status]]
     if not any(counted[status] for status in ("pass", "accepted", "near_tie")):
         return Case("modules", name, "skipped", "; ".join(["no record of this module could have failed", *notes]))

@@ -178,7 +178,7 @@ def _add_second_pass(folder: Path, needs: Mapping[str, Path]) -> StageResult:
     elif unrepeated:
         note = f"{len(unrepeated)} records are not those of the first pass"
     else:
-        unseen = f", but for {unknown} records of which it kept statistics alone" if unknown else ""
+        unseen = f", except for {unknown} records of which it kept statistics alone" if unknown else ""
         note = f"both sides repeat their first pass bitwise{unseen}"
     return StageResult(note=note, damaged=bool(incomplete))
 

@@ -185,7 +185,7 @@ def _read(plain: Mapping[str, Any]) -> Evaluated:
         }
         return Evaluated(**{**plain, "sides": sides})
     except TypeError as error:
-        raise StoreError(f"{EVALUATED_FILE} has a line that is none of this precflow: {error}") from error
+        raise StoreError(f"{EVALUATED_FILE} has a line that this precflow did not write: {error}") from error
 
 
 STAGE = Stage(

@@ -116,7 +116,7 @@ def _report_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageRe
 
 def _tell_phases(job: Job, needs: Mapping[str, Path], comparison: Comparison) -> tuple[PhaseState, ...]:
     reference, target, measures = comparison.reference, comparison.target, comparison.measures
-    assert comparison.verdict is not None, "a report is written behind the judge"
+    assert comparison.verdict is not None, "a report needs the stage judge before it"
     return tell_phases(
         reference,
         target,

@@ -67,7 +67,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
     """
     reference, target, region = comparison.reference, comparison.target, comparison.region
     measures, judged = comparison.measures, comparison.judged
-    assert comparison.verdict is not None, "a report is written behind the judge"
+    assert comparison.verdict is not None, "a report needs the stage judge before it"
     headers = (("reference", reference.header), ("target", target.header))
     roles = find_roles(region)
     rows = tuple(

@@ -118,7 +118,7 @@ def arrange_msprobe(capture: Capture, out: str) -> Arranged:
     words = (
         'debugger = PrecisionDebugger(config_path="config.json")     from msprobe.pytorch, before the loop',
         "debugger.start(model)                                       before each step",
-        "debugger.stop(); debugger.step()                            behind each step",
+        "debugger.stop(); debugger.step()                            after each step",
         f"the dump will lie in {out}/step*/rank* (proc* without ranks)",
     )
     left_out = [

@@ -147,7 +147,7 @@ def _describe_job(request: Mapping[str, Any], settings: Side, secrets: Iterable[
         *(f"   export {name}={shlex.quote(value)}" for name, value in variables.items()),
         f"   mkdir -p {shlex.quote(request['output'])}",
         f"   {shlex.join(command)}",
-        f" It writes {request['output']}; started again it goes on behind finished steps. Then, where that is seen:",
+        f" It writes {request['output']}; started again it goes on after the finished steps. Then, where that is seen:",
         f"   precflow {judged}",
     ]
     return "\n".join(lines) + "\n"

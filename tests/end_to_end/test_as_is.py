@@ -65,9 +65,9 @@ def test_a_fault_in_what_was_removed_is_not_aligned_and_the_proposed_run_finds_i
 def test_devices_of_two_kinds_are_compared_with_their_draws_on_the_cpu(recomputed):
     sound = recomputed(device="npu")
     assert sound.code == 0, sound.err
-    assert "the script as it is, but for draws on the CPU, agrees" in sound.said
+    assert "the script as it is, apart from draws on the CPU, agrees" in sound.said
     hidden = recomputed(FORGET, device="npu")
-    assert hidden.problems(3, "as it is, but for draws on the CPU, does not agree", "PF110") == []
+    assert hidden.problems(3, "as it is, apart from draws on the CPU, does not agree", "PF110") == []
 
 
 def test_a_workload_of_functions_is_run_as_it_is_too(precflow, tmp_path):
@@ -80,6 +80,8 @@ def test_a_workload_of_functions_is_run_as_it_is_too(precflow, tmp_path):
     words = ("+recipe=[minilm,training_alignment]", *parts, *trained, "reference.device=cpu", "target.device=emulated")
     options = {"cwd": tmp_path, "recipe": "minilm+training_alignment", "PRECFLOW_TRUST": "dropped", "OMP_NUM_THREADS": "1"}
     sound = precflow(*words, **options)
-    assert sound.problems(0, "with dropout removed (1 place)", "the workload as it is, but for draws on the CPU, agrees") == []
+    assert (
+        sound.problems(0, "with dropout removed (1 place)", "the workload as it is, apart from draws on the CPU, agrees") == []
+    )
     hidden = precflow(*words, "workload.model.forget=true", **options)
-    assert hidden.problems(3, "the workload as it is, but for draws on the CPU, does not agree", "PF110") == []
+    assert hidden.problems(3, "the workload as it is, apart from draws on the CPU, does not agree", "PF110") == []

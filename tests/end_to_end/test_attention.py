@@ -61,7 +61,7 @@ def test_another_order_of_sums_is_aligned_though_the_bias_of_the_keys_is_all_noi
     assert "1 blind" in ended.err
     assert bias(ended)["status"] == "blind"
     assert bias(ended)["metrics"]["relative_l2"] > 0.1
-    assert "zero but for rounding" in bias(ended)["reason"]
+    assert "zero apart from rounding" in bias(ended)["reason"]
 
 
 @pytest.mark.parametrize(

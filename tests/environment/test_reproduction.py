@@ -6,7 +6,7 @@ from precflow.dumps.header import ContentEntries, ContentEntry, Header, Observer
 from precflow.environment.reproduction import describe_copy, find_blockers, find_different, find_disturbance
 
 BOTH = ("weights", "inputs")
-UNSURE = ", or does not repeat itself (determinism.repeat=true tells)"
+UNSURE = ", or does not repeat itself (determinism.repeat=true shows it)"
 
 
 def holdings(digest, **contents):
@@ -81,12 +81,12 @@ def test_a_copy_is_no_second_dump():
         (
             ("loss", "weight a"),
             RepeatCheck(checked=True),
-            "the target computes something else when it is watched: loss, weight a after step 3",
+            "the target capturing changes what it computes: loss, weight a after step 3",
         ),
         (
             ("loss",),
             RepeatCheck(),
-            f"the target computes something else when it is watched{UNSURE}: loss after step 3",
+            f"the target capturing changes what it computes{UNSURE}: loss after step 3",
         ),
         (("loss",), RepeatCheck(checked=True, different=("fc/forward.output.0",)), ""),
     ],

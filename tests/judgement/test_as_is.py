@@ -71,7 +71,7 @@ def test_16_bits_are_held_to_their_own_line_and_to_how_close_the_recorded_gradie
 def test_devices_of_two_kinds_are_compared_with_their_draws_on_the_cpu():
     drawn = ran(steps(loss=9.0), device="npu", drew=True)
     found = judged(SOUND, SideRuns(drawn, moved=ran(device="npu")))
-    assert found.text.startswith("the script as it is, but for draws on the CPU, agrees")
+    assert found.text.startswith("the script as it is, apart from draws on the CPU, agrees")
     inside = judged(SOUND, SideRuns(drawn, moved=ran(device="npu", drew=True)))
     assert inside.state == "not_comparable"
     assert "draws that cannot be moved to the CPU differ by device" in inside.text

@@ -294,7 +294,7 @@ def test_what_depends_on_a_near_tie_lowers_the_coverage_and_never_fails(measure,
     assert verdict.standards == {"default": True}
     _, allowed = run(measures, settle_choices=settle, coverage=Coverage(minimum=0.8))
     assert (allowed.verdict, allowed.reasons) == ("aligned", ())
-    assert any("1 record behind not comparable" in text for text in allowed.warnings)
+    assert any("1 record after it not comparable" in text for text in allowed.warnings)
 
 
 def test_what_depends_on_an_undecided_choice_can_be_compared_at_the_reference_s_too(measure, run):

@@ -13,7 +13,7 @@ from precflow.config.schema import Tolerance
 from precflow.judgement.carried import CarriedTypes
 
 RNG = np.random.default_rng(3)
-IS, MAY_BE = "it is zero but for rounding", "it may be zero but for rounding"
+IS, MAY_BE = "it is zero apart from rounding", "it may be zero apart from rounding"
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ def test_in_low_precision_it_fails_and_is_told_beside_a_gradient_that_fails(grad
     assert "relative_l2" in judged[1].reason
     assert MAY_BE in judged[1].reason
     assert verdict.verdict == "misaligned"
-    assert verdict.warnings[0].startswith("1 record over their limits may be zero but for rounding, first layers.0.self_attn")
+    assert verdict.warnings[0].startswith(
+        "1 record over their limits may be zero apart from rounding, first layers.0.self_attn"
+    )
 
 
 @pytest.mark.parametrize(("reference", "target"), [(1e-9, 1e-3), (1e-3, 1e-9), (1e-3, 1e-3), (0.0, 1e-3), (1e-9, 1e-6)])
@@ -108,7 +110,7 @@ def test_a_side_that_is_more_than_noise_fails(gradient, run, reference, target):
     one, other = RNG.standard_normal(64) * reference, RNG.standard_normal(64) * target
     judged, verdict = run([gradient("weight", *weight()), gradient("bias", one, other)])
     assert judged[1].status == "fail"
-    assert "but for rounding" not in judged[1].reason
+    assert "apart from rounding" not in judged[1].reason
     assert verdict.verdict == "misaligned"
 
 
@@ -163,7 +165,7 @@ def stepped(gradient, *, bias=1e-3, state=1e-10):
 def test_what_an_optimizer_makes_of_noise_is_blind(gradient, run):
     judged, verdict = run(stepped(gradient))
     assert [one.status for one in judged] == ["pass", "blind", "pass", "pass", "blind", "blind"]
-    assert judged[4].reason == "the optimizer steps by a gradient that is zero but for rounding"
+    assert judged[4].reason == "the optimizer steps by a gradient that is zero apart from rounding"
     assert verdict.verdict == "aligned"
 
 

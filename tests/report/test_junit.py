@@ -111,4 +111,4 @@ def test_near_ties_pass_and_what_depends_on_them_is_no_failure(aligned):
     near, behind = (junit.list_cases(first(status))[-1] for status in ("near_tie", "not_comparable"))
     assert (near.outcome, near.message) == ("passed", "1 near tie")
     assert behind.outcome == "skipped"
-    assert behind.message == "no record of this module could have failed; 1 record behind near ties"
+    assert behind.message == "no record of this module could have failed; 1 record after near ties"

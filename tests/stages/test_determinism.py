@@ -114,7 +114,7 @@ def test_a_second_pass_that_does_not(again):
 
 
 def test_records_that_the_first_pass_only_marked_are_not_said_to_repeat(again):
-    told = "both sides repeat their first pass bitwise, but for 2 records of which it kept statistics alone"
+    told = "both sides repeat their first pass bitwise, except for 2 records of which it kept statistics alone"
     assert again(marked=2) == (told, ())
 
 

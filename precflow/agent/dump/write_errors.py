@@ -30,7 +30,7 @@ def write_error(problem: OSError, folder: str, needed: int) -> WriteError:
         message = "%s cannot be written to (%s): %s needed" % (folder, problem.strerror, bytes_text(needed))
         return WriteError("read_only", message, "make the folder writable or name another store")
     if problem.errno in _FOREIGN:
-        message = "%s stands in the way of a dump: %s" % (problem.filename, problem.strerror)
+        message = "%s is where a dump is to be written: %s" % (problem.filename, problem.strerror)
         return WriteError("unwritable", message, "nothing was deleted; name another folder for the dump, or move it away")
     message = "writing %s to %s failed: %s" % (bytes_text(needed), folder, problem)
     return WriteError("unwritable", message, "look at the disk, or name another store")

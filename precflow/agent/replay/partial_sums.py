@@ -244,7 +244,7 @@ def find_summed_of_gradient(  # noqa: PLR0911, PLR0913  one case for each form o
         own = operands[0 if path in ("1", "1.0") else 1]
         return tuple(axis for axis, letter in enumerate(letters) if letter not in own)
     if is_product and name not in _LOOK_UPS:
-        raise CannotCompute("what the gradient of %s sums over is not known" % operator)
+        raise CannotCompute("unknown what the gradient of %s sums over" % operator)
     if name in _LOOK_UPS:
         return tuple(range(max(count - 1, 1)))
     if math.prod(shape) >= math.prod(made):

@@ -24,7 +24,7 @@ from precflow.errors import DumpError, ExecutorError, MissingExtraError
 from precflow.version import __version__
 
 _SHARED = "every worker needs the folders of both dumps, at the same paths"
-_KEPT = "the same command goes on behind the batches that are finished"
+_KEPT = "the same command goes on after the batches that are finished"
 _PATIENCE = 30  # seconds to wait for the scheduler to answer, and for the first or a new worker
 _PAUSE = 0.02  # seconds between two checks for finished tasks
 _TICK = 1.0  # seconds between two checks for workers

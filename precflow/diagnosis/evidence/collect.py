@@ -61,11 +61,11 @@ EVIDENCE_OF_RUN = {
     "first_record": Evidence("its record", "Name of the first suspect's failing output; empty without one."),
     "first_suspect_phase": Evidence("part of the step it is in", "Phase of the first suspect; empty without one."),
     "later_phases": Evidence(
-        "parts of the step behind the start",
+        "later parts of the step",
         "Phases that follow the one in which the run starts, if that is in the first recorded step; empty otherwise.",
     ),
     "suspect_kinds": Evidence(
-        "kinds of them", "Operator, class of module and phase of the suspects that evidence about the run does not tell."
+        "kinds of them", "Operator, module class and phase of the suspects that no evidence about the run explains."
     ),
     "suspects_all_matmul": Evidence(
         "all of them multiply matrices", "Every suspect is of the family matmul; false without any."
@@ -83,7 +83,7 @@ EVIDENCE_OF_SUSPECT = {
     "kind": Evidence("kind", "Operator, class of its module, and phase."),
     "repro": Evidence("runs alone", "Script in the run folder that runs this call without precflow; absent if there is none."),
     "behind_start": Evidence(
-        "it takes gradients that are wrong since",
+        "its gradients are wrong since",
         "Where the error starts, if this is a later step of the optimizer; else absent.",
     ),
 }

@@ -53,15 +53,15 @@ EVIDENCE_OF_RUN = {
         "only this rank", "All suspects are on one rank, and no other fails before its first collective of that step."
     ),
     "uneven_parts": Evidence(
-        "parts of the batch", "Numbers of samples of the ranks, where they are uneven and the other side is a single process."
+        "parts of the batch", "Samples of each rank, where they are uneven and the other side is a single process."
     ),
     "uneven_factors": Evidence(
-        "gradients of the parts, times those of the single process", "At the model's output, for each rank."
+        "gradients of the parts, over those of the single process", "At the model's output, for each rank."
     ),
     "uneven_explains": Evidence("explained by their sizes", "The factor of each rank is that of its part's size."),
     "collectives_missing": Evidence(
         "collectives that the target does not call",
-        "And what they carry, as far as a suspect depends on it; absent if there are none.",
+        "With what they carry, if a suspect depends on it; absent if there are none.",
     ),
     "collectives_extra": Evidence("collectives that only the target calls", "The same of the reference."),
     "gradients_unreduced": Evidence(
@@ -79,7 +79,8 @@ EVIDENCE_OF_SUSPECT = {
     "lost_where": Evidence("lost at", "At which end of which axis; empty if at none."),
     "uncalled": Evidence("not called on the target", "The suspect is a collective that the target does not call; else absent."),
     "ranks_agree": Evidence(
-        "every rank gives the same on both sides", "The inputs of the collective have the same bits on every rank of its group."
+        "every rank contributes the same on both sides",
+        "The inputs of the collective have the same bits on every rank of its group.",
     ),
     "reductions": Evidence(
         "computed reduction", "Of the reference and of the target, where they differ: the one that explains what a rank got."

@@ -59,7 +59,8 @@ EVIDENCE = {
         "sums fit into", "16-bit type that holds the target's sums before a bias of float32 is added; empty if none does."
     ),
     "unchanged": Evidence(
-        "left as it came", "Which end of which axis has the values of an input, and the rest is right; empty if none has."
+        "passed through unchanged",
+        "The end of an axis where the output has the values of an input while the rest is right; empty if there is none.",
     ),
     "few_share": Evidence(
         "elements with nearly all of the error", "Smallest share of them that carries 99 % of its energy.", unit="%"
@@ -68,8 +69,8 @@ EVIDENCE = {
     "isolated": Evidence(
         "wrong alone", "The few elements, rows or columns beyond rounding, where all others are right; empty if more are."
     ),
-    "isolated_extreme": Evidence("and they are the extreme ones", "The largest or smallest by value or by input."),
-    "border": Evidence("the error is only at", "Which end of which axis; empty if it is not at a border."),
+    "isolated_extreme": Evidence("they are the extreme values", "The largest or smallest by value or by input."),
+    "border": Evidence("the error is only at", "The end of an axis; empty if it is not at a border."),
     "zero_share": Evidence(
         "error where the target is zero",
         "Share of the error's energy where the reference is not zero.",
@@ -82,7 +83,9 @@ EVIDENCE = {
         unit="%",
     ),
     "clamp_value": Evidence("cut off at", "Largest or smallest value of the target, which several elements have."),
-    "clamp_share": Evidence("explained by the cut", "Share of the error's energy.", tests="values that are cut off", unit="%"),
+    "clamp_share": Evidence(
+        "explained by the cut-off", "Share of the error's energy.", tests="values that are cut off", unit="%"
+    ),
     "sign_share": Evidence(
         "only the sign differs", "Share of the error's energy at such elements.", tests="another sign", unit="%"
     ),
@@ -90,7 +93,8 @@ EVIDENCE = {
         "change of norms", "Of the rows, relative to the error: near 0 for a rotation, up to 1 for a scale."
     ),
     "rows_read": Evidence(
-        "reads", "What it reads in place of which rows of its table, wherever their numbers stand; empty if others are wrong."
+        "reads",
+        "Which rows of its table it replaces by others wherever they are read; empty if that does not explain the error.",
     ),
     "first_sample_right": Evidence("the first sample agrees", "And the others do not; absent without several samples."),
     "position_growth": Evidence("grows with the position", "Relative error of the last quarter over that of the first."),
@@ -100,14 +104,15 @@ EVIDENCE = {
         "explained by that order", "Share of the error's energy.", tests="the values in another order", unit="%"
     ),
     "rearranged_exact": Evidence(
-        "nothing else is left", "The right values in that order give the target's but for rounding and what arrived otherwise."
+        "nothing else is left",
+        "The right values in that order give the target's, apart from rounding and differences of the inputs.",
     ),
     "uniform_target": Evidence("rows of equal weights on the target", "Share of the rows.", unit="%"),
     "uniform_reference": Evidence("rows of equal weights on the reference", "Share of the rows.", unit="%"),
     "masked_rows_wrong": Evidence(
         "wrong rows that are masked everywhere", "Share of the rows with the largest errors.", unit="%"
     ),
-    "saturated_target": Evidence("at the end of the type", "Elements there whose reference is infinite or beyond it."),
+    "saturated_target": Evidence("saturated", "Elements there whose reference is infinite or beyond it."),
     "flushed": Evidence(
         "too small for a normal number, and zero on the target",
         "Elements; the target has no subnormal number, and hardly any other zero in place of a value. Absent otherwise.",

@@ -38,9 +38,7 @@ EVIDENCE = {
     "device_draw_sites": Evidence(
         "where the script draws on the device", "File and line, operator and device of up to five draws of a script."
     ),
-    "changed_by_watching": Evidence(
-        "computes something else when it is watched", "Side, and what differs from a run without capture."
-    ),
+    "changed_by_watching": Evidence("capturing changes what it computes", "Side, and what differs from a run without capture."),
     "other_amounts": Evidence(
         "ran in all", "Steps, micro batches or calls of a model that one side made more of, with the numbers of both."
     ),

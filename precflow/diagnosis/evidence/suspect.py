@@ -59,10 +59,10 @@ EVIDENCE = {
     "movement": Evidence("pure movement", "The operator only moves values."),
     "accumulated": Evidence("inputs near their limit", "An input uses more than half of its limit already."),
     "inputs_use": Evidence(
-        "error of the inputs, of their limit", "Largest of the passing records that it is computed from.", unit="%"
+        "error of the inputs, as a share of their limit", "Largest of the passing records that it is computed from.", unit="%"
     ),
     "inputs_equal": Evidence("inputs bitwise equal", "All inputs and weights have the same bits on both sides."),
-    "inputs_differ": Evidence("an input has other bits", "Of those whose content is known on both sides."),
+    "inputs_differ": Evidence("an input has other bits", "Among inputs whose content is known on both sides."),
     "input_shapes_equal": Evidence("inputs have the same shapes", "All inputs and weights."),
     "shape_follows_values": Evidence(
         "its size depends on values", "The operator returns as many values as its inputs select, such as nonzero."
@@ -81,8 +81,8 @@ EVIDENCE = {
         "Those of a bfloat16 output are whole multiples of 2^-24, and correct ones are not; absent otherwise.",
     ),
     "introduced_factor_share": Evidence(
-        "what one factor leaves, of its line",
-        "Of its error in place, over the largest that rounding may leave; above 1 is more.",
+        "error left by one factor, over its limit",
+        "What one factor leaves of its error, over the most that rounding can leave; above 1 it is more than rounding.",
     ),
     "introduced_systematic": Evidence("the error follows the values", "Not only more rounding."),
     "wired_differently": Evidence(
@@ -108,7 +108,7 @@ EVIDENCE = {
     "behind_accepted": Evidence(
         "its inputs carry the accepted difference of", "Module and operator; absent if they carry none."
     ),
-    "after": Evidence("the last that agree", "Calls whose records agree, if the error starts between them and the suspect."),
+    "after": Evidence("last calls that agree", "Calls whose records agree, if the error starts between them and the suspect."),
     "between_reference": Evidence("in between on the reference", "Calls there without a partner on the target."),
     "between_target": Evidence("in between on the target", "Calls there without a partner on the reference."),
     "drawn_between": Evidence(
@@ -137,9 +137,9 @@ EVIDENCE = {
     ),
     "narrow_type": Evidence("all values fit into", "Narrower type that holds the target's values but not the reference's."),
     "wrapped_type": Evidence(
-        "wraps like", "Narrower type of whole numbers at whose end the target's values began again; absent if there is none."
+        "wraps like", "Narrower integer type at whose end the target's values wrapped around; absent if there is none."
     ),
-    "wraps_at": Evidence("wraps at", "The first number that this type lacks."),
+    "wraps_at": Evidence("wraps at", "The first number that does not fit into this type."),
     "epsilon_reference": Evidence("epsilon of the reference", "As recorded, or PyTorch's default."),
     "epsilon_target": Evidence("epsilon that explains the target", "Fitted from the input and both outputs."),
     "epsilon_share": Evidence("explained by that epsilon", "Share of the error's energy.", tests="another epsilon", unit="%"),

@@ -43,23 +43,22 @@ EVIDENCE = {
         "`name: reference / target`; they choose a formula or another implementation of the same.",
     ),
     "optimizer_settings_proven": Evidence(
-        "of these change the target's steps",
+        "of these explain the target's steps",
         "Its steps follow from them, and not from the reference's; absent if no step was computed again.",
     ),
     "optimizer_steps": Evidence(
         "steps of the optimizer computed again", "Of parameters whose tensors were kept; absent if there are none."
     ),
     "optimizer_faults": Evidence(
-        "that do not follow from their own gradient", "Steps of the target whose weight or state the formula does not give."
+        "of them that do not follow from their own gradient",
+        "Steps of the target whose weight or state the formula does not give.",
     ),
     "optimizer_first_fault": Evidence("first of them", "Parameter; empty without one."),
     "optimizer_cause": Evidence(
-        "they follow if", "Another setting than the recorded one that gives the target's weights; empty if none does."
+        "they follow if", "A setting other than the recorded one that gives the target's weights; empty if none does."
     ),
     "optimizer_explained": Evidence("explained by that setting", "Share of the steps that do not follow.", unit="%"),
-    "rate_shift": Evidence(
-        "learning rates are those of the reference's step", "1: a step later, -1: a step earlier; 0 if neither."
-    ),
+    "rate_shift": Evidence("learning rates are shifted by steps", "1: a step later, -1: a step earlier; 0 if neither."),
     "gradient_factor": Evidence(
         "gradients are those of the reference times", "One factor for all parameters in the first step; absent without one."
     ),
@@ -74,9 +73,9 @@ EVIDENCE = {
         "gradients that still hold the last step's",
         "Side whose gradients are those of the other side and of its own step before; absent if there is none.",
     ),
-    "gradients_left_step": Evidence("they do so first in step", "Number of the step."),
+    "gradients_left_step": Evidence("they still hold it first in step", "Number of the step."),
     "gradients_left_share": Evidence(
-        "parameters that are such a sum", "Whose gradient is that sum, of those on both sides.", unit="%"
+        "parameters whose gradient is such a sum", "Whose gradient is that sum, of those on both sides.", unit="%"
     ),
     "gradients_narrow": Evidence(
         "gradients of the target fit into", "16-bit type that holds all that its optimizer sees, and not the reference's."

@@ -395,6 +395,6 @@ def _explain_unrecorded_update(state: PhaseState, rows: Mapping[str, Sequence[_R
     if state.name not in {FORWARD, OPTIMIZER}:
         return state
     failing = min(row.step for row in rows[FORWARD] if row.fails)
-    why = f"aligned until the update before step {failing}, which was not recorded: capture.phase with optimizer tells"
+    why = f"aligned until the update before step {failing}, which was not recorded: capture.phase with optimizer would show it"
     kept = "inherits" if state.name == FORWARD else "not_told"
     return PhaseState(state.name, kept, why, state.record)

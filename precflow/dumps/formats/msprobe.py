@@ -231,7 +231,7 @@ def _read_folder(folder: Folder) -> _Read:
     if not found.calls:
         raise DumpError(
             f"{folder.path} has no tensor: its task was `structure`, or its program was stopped before it wrote any",
-            next_step="record it again, with debugger.stop() and debugger.step() behind each step",
+            next_step="record it again, with debugger.stop() and debugger.step() after each step",
         )
     return found
 

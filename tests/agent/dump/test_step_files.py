@@ -83,7 +83,7 @@ def test_a_step_that_holds_what_no_writer_made_is_not_removed(tmp_path, kind):
         else:
             other.symlink_to(mine)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(WriteError, match=r"stands in the way of a dump: .*\n *nothing was deleted"):
+    with pytest.raises(WriteError, match=r"is where a dump is to be written: .*\n *nothing was deleted"):
         Writer(str(tmp_path / "dump")).open_step(0, 0)
     left = {path for path in tmp_path.rglob("*") if not path.name.startswith(("writer", "last-call"))}
     assert left == set(before)

@@ -601,7 +601,7 @@ TABLE = [
     ),
     (
         "PF109",
-        {"changed_by_watching": ["the target computes something else when it is watched: loss after step 0"]},
+        {"changed_by_watching": ["the target capturing changes what it computes: loss after step 0"]},
         {"changed_by_watching": []},
     ),
     (

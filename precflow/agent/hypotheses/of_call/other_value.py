@@ -158,7 +158,7 @@ def inverted(name: str, place: int) -> Way:
 
 def _invert(path: str, tensors: Tensors) -> Dict[str, torch.Tensor]:
     if tensors[path].dtype is not torch.bool:
-        raise CannotCompute("it is no mask of true and false")
+        raise CannotCompute("it is not a boolean mask")
     return {**tensors, path: tensors[path].logical_not()}
 
 
@@ -258,7 +258,7 @@ def _expand(value: Any, count: int) -> List[int]:
         CannotCompute: It is text, such as ``'same'``, or missing.
     """
     if isinstance(value, (str, type(None))):
-        raise CannotCompute("the padding is no number")
+        raise CannotCompute("the padding is not a number")
     numbers = [int(each) for each in value] if isinstance(value, (list, tuple)) else [int(value)]
     return numbers * count if len(numbers) == 1 else numbers
 

@@ -25,10 +25,10 @@ EVIDENCE = {
         "largest difference of the smoothed curves", "Of running means, as a share of the reference.", unit="%"
     ),
     "curve_parted_step": Evidence(
-        "they part at step", "From there the smoothed curves stay more than 1 % apart; -1 if they do not."
+        "apart for good from step", "From there the smoothed curves stay more than 1 % apart; -1 if they do not."
     ),
-    "curve_apart_from": Evidence("apart from step", "Begin of the longest stretch in which they are; -1 without one."),
-    "curve_apart_to": Evidence("apart to step", "The last step of that stretch."),
+    "curve_apart_from": Evidence("apart from step", "Start of the longest stretch in which they are apart; -1 without one."),
+    "curve_apart_to": Evidence("apart to step", "Last step of that stretch."),
     "curve_mean_difference": Evidence("mean difference", "Target minus reference, with its sign."),
     "curve_one_sided": Evidence("to one side", "The mean difference is more than three times its uncertainty."),
     "curve_above": Evidence("steps with the target above", "Share of the steps.", unit="%"),
@@ -40,10 +40,13 @@ EVIDENCE = {
     "curve_per_root_step": Evidence("times the root of the step", "Size of the difference as a random walk."),
     "curve_exponent": Evidence("exponent of the step", "Fitted to the size of the difference."),
     "curve_fluctuation": Evidence(
-        "largest difference between runs of the reference", "Absolute; 0 without a further run of it."
+        "largest difference between two runs of the reference", "Absolute; 0 without a further run of it."
     ),
     "curve_repeats": Evidence("further runs of the reference", "Their number."),
-    "curve_shift": Evidence("steps to add on the target", "With which the curves agree far better; 0 if with none."),
+    "curve_shift": Evidence(
+        "steps to add on the target",
+        "Shifting the target by so many steps makes the curves agree far better; 0 if no shift does.",
+    ),
     "curve_nonfinite_reference": Evidence("steps with NaN or Inf on the reference", "Their number."),
     "curve_nonfinite_target": Evidence("steps with NaN or Inf on the target", "Their number."),
     "curve_first_nonfinite": Evidence("first step with NaN or Inf", "-1 without one."),
@@ -54,9 +57,9 @@ EVIDENCE = {
     "curve_factor": Evidence("target / reference at every step", "If one factor explains the whole difference; else 0."),
     "curve_integer": Evidence("factor, or its inverse, is the whole number", "0 if neither is one."),
     "curve_offset": Evidence("target - reference at every step", "If one amount explains the whole difference; else 0."),
-    "curve_left": Evidence("left unexplained by it", "Share of the difference, by root mean square.", unit="%"),
+    "curve_left": Evidence("not explained by it", "Share of the difference, by root mean square.", unit="%"),
     "curve_resumed": Evidence(
-        "resumed where they part", "The side whose log was resumed at the step from which on the curves are apart; else empty."
+        "resumed where they come apart", "The side whose log was resumed at the step where the curves come apart; else empty."
     ),
     "curve_restarts": Evidence("resumed", "Where a log goes back to an earlier step, in words."),
     "scale_drops_reference": Evidence(

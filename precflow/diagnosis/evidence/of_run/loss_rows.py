@@ -29,7 +29,7 @@ EVIDENCE = {
         "tokens that the target's loss leaves out",
         "Rows of the gradient at the model's output that are exactly zero on the target alone; absent if there are none.",
     ),
-    "tokens_added": Evidence("tokens that the target's loss counts in addition", "The same on the reference alone."),
+    "tokens_added": Evidence("extra tokens in the target's loss", "The same for rows that are zero on the reference alone."),
     "tokens_ratio": Evidence("other rows of that gradient", "Their size over that of the reference, the median."),
 }
 

@@ -34,7 +34,7 @@ EVIDENCE = {
         "tokens that count in each", "Rows of that gradient which are not zero; absent if it is not known."
     ),
     "micro_divides": Evidence(
-        "divides each micro batch by its own tokens",
+        "divides each micro batch by its own number of tokens",
         "`reference` or `target`; the other side divides by those of the whole step. Absent if the numbers do not say so.",
     ),
 }

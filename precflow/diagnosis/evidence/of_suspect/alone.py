@@ -15,7 +15,9 @@ EVIDENCE = {
         "error when it runs alone",
         "Relative, on the target, at the inputs of either side; with `whatif=[suspects_alone]` only.",
     ),
-    "alone_fault": Evidence("wrong when it runs alone", "By the line that calls of the run are held to; absent without that."),
+    "alone_fault": Evidence(
+        "wrong when it runs alone", "By the same limit as calls of the run; absent if it was not run alone."
+    ),
     "alone_same_bits": Evidence(
         "alone it gives what was recorded", "With the target's own inputs, bit for bit; absent if it is not known."
     ),

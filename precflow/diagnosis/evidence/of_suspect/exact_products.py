@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EVIDENCE = {
     "exact_products": Evidence(
-        "products before it that agree", "Products of the same kind that agree to 18 bits or more, before this one."
+        "earlier products that agree", "Products of the same kind that agree to 18 bits or more, before this one."
     ),
 }
 

@@ -23,10 +23,10 @@ EVIDENCE = {
         "explained by that change", "Share of the error's energy.", tests="a change in the backward", unit="%"
     ),
     "backward_left": Evidence(
-        "left by that change", "In units of the reference's own error: near 1 if nothing but rounding is left."
+        "error left with that change", "In units of the reference's own error: near 1 if nothing but rounding is left."
     ),
     "backward_factor": Evidence("factor of the gradients", "Fitted where they are scaled; 1 otherwise."),
-    "backward_at": Evidence("in the backward of", "Functions of which that may be said, in order of the forward."),
+    "backward_at": Evidence("in the backward of", "Functions to which that applies, in forward order."),
     "backward_other_share": Evidence("explained by another change", "Largest share of the other kinds of changes.", unit="%"),
 }
 

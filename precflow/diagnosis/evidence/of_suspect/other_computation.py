@@ -27,8 +27,8 @@ EVIDENCE = {
     "variant_share": Evidence(
         "explained by that", "Share of the error's energy.", tests="another form of the operator", unit="%"
     ),
-    "variant_says": Evidence("so it", "What the operator does, where no rule of its own has words for the change."),
-    "variant_detail": Evidence("more of that", "Which terms, which operand, or how far; empty if there is no more to say."),
+    "variant_says": Evidence("so it", "What the operator does, for changes that no other rule describes."),
+    "variant_detail": Evidence("more of that", "Which terms, which operand, or how far; empty if that says it all."),
 }
 
 

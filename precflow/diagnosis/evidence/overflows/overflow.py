@@ -29,9 +29,9 @@ _WORDS = {"saturated": "{} at the largest value of their type", "infinity": "{} 
 
 EVIDENCE = {
     "overflow_reference": Evidence(
-        "overflow begins on the reference at", "First call that makes saturated values, infinity and NaN, each with its count."
+        "overflow on the reference starts at", "First call that makes saturated values, infinity and NaN, each with its count."
     ),
-    "overflow_target": Evidence("overflow begins on the target at", "The same on the target."),
+    "overflow_target": Evidence("overflow on the target starts at", "The same on the target."),
     "overflow_both": Evidence("the same call on both sides", "Calls that are the first to make a kind on both sides."),
     "overflow_kind": Evidence(
         "first on the target only", "`saturated`, `infinity` or `nan`: the first kind that only the target has."
