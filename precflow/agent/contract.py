@@ -104,6 +104,7 @@ EMPTY_HEADER: Dict[str, Any] = {
     "script": {},
     "tool": "",
     "lacks": [],
+    "fused": {},
     "content": "",
 }
 

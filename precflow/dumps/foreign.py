@@ -134,6 +134,7 @@ class ForeignDump:
         inputs: Name of an input of the model -> it. Without any, what the first call of each step is given.
         damage: What could not be read, in words.
         lacks: What the format does not hold, in words, such as ``what random numbers were drawn``.
+        fused: Name of an operator that was computed inside of another one -> the module whose output shows it.
 
     Attributes:
         path: The folder or file.
@@ -152,6 +153,7 @@ class ForeignDump:
         inputs: Mapping[str, ForeignTensor] | None = None,
         damage: Sequence[str] = (),
         lacks: Sequence[str] = (),
+        fused: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
         self.sealed = True
@@ -167,8 +169,11 @@ class ForeignDump:
             made.append(len(self._calls))
         self.damage = tuple(damage)
         given = dict(inputs or {}) or _find_inputs(self._calls, calls)
-        self.header = _make_header(
-            tool, self._calls, _enter(weights[min(weights)] if weights else {}, parts), _enter(given, parts), lacks
+        self.header = replace(
+            _make_header(
+                tool, self._calls, _enter(weights[min(weights)] if weights else {}, parts), _enter(given, parts), lacks
+            ),
+            fused=dict(fused or {}),
         )
 
     @property

@@ -18,7 +18,8 @@ from precflow.errors import DumpError
 
 _AGAIN = "write the dump again, or copy it again from where it was written"
 _ADDED: Mapping[str, Any] = {
-    name: EMPTY_HEADER[name] for name in ("script", "observer", "ran", "compiled", "loss_steps", "updates", "tool", "lacks")
+    name: EMPTY_HEADER[name]
+    for name in ("script", "observer", "ran", "compiled", "loss_steps", "updates", "tool", "lacks", "fused")
 }  # keys that older agents of this schema do not write, with their empty values
 _MOST = 1 << 20  # steps of one range: a header is from outside
 _SIDES = ("reference", "target", "golden")
@@ -242,6 +243,7 @@ class Header:
         script: What is known of the run of a script; empty for other workloads.
         tool: The other tool that recorded it; empty for a dump of ours.
         lacks: What such a tool does not keep, in words.
+        fused: Name of an operator that was computed inside of another one -> the module whose output shows it.
         content: Hash that identifies the evidence, without times, paths and facts.
         checksum: Checksum of everything above.
     """
@@ -279,6 +281,7 @@ class Header:
     script: Mapping[str, Any] = field(default_factory=dict)
     tool: str = ""
     lacks: tuple[str, ...] = ()
+    fused: Mapping[str, str] = field(default_factory=dict)
     content: str = ""
     checksum: str = ""
 

@@ -9,6 +9,9 @@ output of their module. Such a record is ``covered`` and no gap. For example, ea
     layers.0.self_attn / scaled_dot_...    only on the target      covered
     layers.0.self_attn                     on both sides           pass
 
+A device may also run several operators as one. The graph of the model says which (``Header.fused``): those that have no output
+of their own any more are covered by the one that they became.
+
 The output of the whole model covers only what the model's own code runs, and nothing inside its modules. Otherwise two sides
 whose modules all have different names would be called aligned after the comparison of a single record.
 """
@@ -33,12 +36,19 @@ _WHY = {
     "not_comparable": "{} around it depends on a near tie",
 }
 
+_WHY_FUSED = {
+    "covered": "the other side computes it inside of {}, whose outputs were compared",
+    "not_comparable": "the other side computes it inside of {}, which depends on a near tie",
+}
+
 _When = tuple[str, int, int]  # phase, step and rank
 _Calls = Mapping[tuple[str, _When], Mapping[int, Sequence[str]]]  # module and when -> number of a call -> its outputs' statuses
 _Lost = Sequence[tuple[str, int, int]]  # module, step and rank of gradients of parameters that were not compared, or fail
 
 
-def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> list[Decision]:
+def mark_covered(
+    measures: Sequence[Measure], decisions: Sequence[Decision], fused: Mapping[str, str] | None = None
+) -> list[Decision]:
     """Return the decisions; records without a partner that a compared module covers become ``covered``.
 
     A module covers what ran inside one of its calls if every output of that call was compared and one of them at least could
@@ -48,6 +58,7 @@ def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> 
     Args:
         measures: Every record.
         decisions: One for each measure, in the same order.
+        fused: Module that the other side computes inside of another one -> that one, whose output covers it.
     """
     if not any(decision.judged.status in UNPAIRED for decision in decisions):
         return list(decisions)
@@ -55,9 +66,13 @@ def mark_covered(measures: Sequence[Measure], decisions: Sequence[Decision]) -> 
     marked = []
     for measure, decision in zip(measures, decisions, strict=True):
         if decision.judged.status in UNPAIRED:
-            status, around = _find_cover(parse_identity(measure.record), calls, gradients)
+            identity = parse_identity(measure.record)
+            status, around = _find_cover(identity, calls, gradients)
+            why = _WHY
+            if not around and fused:
+                (status, around), why = _find_fused(identity, calls, fused), _WHY_FUSED
             if around:
-                reason = f"{decision.judged.reason}; {_WHY[status].format(around)}"
+                reason = f"{decision.judged.reason}; {why[status].format(around)}"
                 decision = replace(decision, judged=replace(decision.judged, status=status, reason=reason))  # noqa: PLW2901
         marked.append(decision)
     return _mark_uneven(measures, _mark_namesakes(measures, marked, calls, gradients), calls, gradients)
@@ -154,6 +169,15 @@ def _find_cover(identity: Identity, calls: _Calls, gradients: _Lost) -> tuple[st
             depends = any("not_comparable" in statuses for statuses in called)
             return "not_comparable" if depends else "covered", module or "the model"
     return "", ""
+
+
+def _find_fused(identity: Identity, calls: _Calls, fused: Mapping[str, str]) -> tuple[str, str]:
+    """Return the status that a fused operator gives one that the other side computes inside of it; ``""`` if there is none."""
+    around = fused.get(identity.module, "")
+    called = list(calls.get((around, _when(identity)), {}).values()) if around else []
+    if not called or not all(_is_compared(statuses) for statuses in called):
+        return "", ""
+    return "not_comparable" if any("not_comparable" in statuses for statuses in called) else "covered", around
 
 
 def _list_modules_around(identity: Identity) -> Iterator[str]:

@@ -89,6 +89,7 @@ class Circumstances:
         still: Parameters that one side does not update, in words, and the records of their steps, which may be accepted. Such a
             run is misaligned, whatever was recorded of it.
         second_pass: The measures are those after the second pass of escalating capture.
+        fused: Module that one side computes inside of another one -> that one.
     """
 
     today: datetime.date
@@ -100,6 +101,7 @@ class Circumstances:
     stale: Sequence[str] = ()
     still: Mapping[str, Sequence[str]] = field(default_factory=dict)
     second_pass: bool = False
+    fused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def judge(  # noqa: PLR0913  all but two go by name
     if settle_choices is not None:
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]
-    decisions = mark_covered(measures, decisions)
+    decisions = mark_covered(measures, decisions, known.fused)
     decisions, open_settings = _accept_settings(measures, decisions, known.other_settings, accepted)
     decisions, not_updated = _accept_settings(measures, decisions, known.still, accepted)
     judged = [decision.judged for decision in decisions]

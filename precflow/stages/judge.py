@@ -152,6 +152,7 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
             stale=reproduction.stale,
             still={} if reproduction.blockers else describe_still(find_still_parameters(reference, target, measures)),
             second_pass=second("compare") in needs,
+            fused={**target.header.fused, **reference.header.fused},
         ),
         folders=job.team.get("standard", ()),
         floors=Floors(floors, _explain_missing_floors(job, needs), find_carried(reference.calls())),

@@ -152,6 +152,7 @@ def arrange_acl(capture: Capture, out: str) -> Arranged:
         "put the name of the offline model in the place of MODEL_NAME",
         'aclInit("acl.json")                  in the program that runs the model; its folder must exist',
         f"the dump will lie in {Path(out).absolute()}/{{time}}/{{device}}/{{model}}/{{id}}/{{index}}",
+        f"atc --mode=1 --om=MODEL.om --json={Path(out).absolute()}/graph.json       says which operators were fused",
     )
     whole = capture.scope in {(), ("*",)}
     return Arranged("acl.json", settings, words, () if whole else ("`capture.scope`: every operator is recorded",))

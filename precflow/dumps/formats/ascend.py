@@ -3,8 +3,9 @@
     {type}.{name}.{task}[.{stream}].{time}      uint64 length | header (protobuf) | bytes of inputs, then of outputs
 
 in folders ``{time}/{device}/{model}/{model_id}/{index}``, of which any may be given; ``index`` is the step, ``device`` the
-rank. Tensors lie in the layout of the device (NC1HWC0, FRACTAL_NZ...) and are turned back to their original shape. An operator
-that was fused of several has the name of the last of them, as the header tells; the others are not in the dump.
+rank. Tensors lie in the layout of the device (NC1HWC0, FRACTAL_NZ...) and are turned back to their original shape. An output of
+an operator that was fused of several goes by the one of them whose output it is, as its header or a graph file beside the dump
+says (:mod:`precflow.dumps.graph_files`). The others are computed inside of it, which the graph file alone says.
 
 Fields of the header (message ``DumpData``): 1 version, 2 time, 3 outputs, 4 inputs, 5 buffers, 6 name. Of an output: 1 type,
 2 layout, 3 shape, 4 original operator (1 name, 2 output), 6 size, 7 original shape; of an input 1, 2, 3, 5 size, 6 original.
@@ -17,7 +18,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,12 +31,14 @@ from precflow.agent.contract import MODULE
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.foreign import ForeignCall, ForeignDump, ForeignTensor
 from precflow.dumps.formats import Format
+from precflow.dumps.graph_files import FusedOperator, read_graphs, spell
 from precflow.dumps.protocol import Dump
 from precflow.dumps.shards import Location
 from precflow.errors import DumpError
 
 TOOL = "Ascend's runtime"
-LACKS = ("modules", "which tensors are weights", "what was fused away", "gradients", "the environment", "losses")
+_FUSED_AWAY = "what was fused away"
+LACKS = ("modules", "which tensors are weights", _FUSED_AWAY, "gradients", "the environment", "losses")
 Array = npt.NDArray[Any]
 
 _FILE = re.compile(
@@ -173,15 +176,16 @@ def open_ascend(path: Path, *, allow_unsealed: bool = False) -> Dump:
     """
     del allow_unsealed
     files = list(_list_files(path))
+    graph = read_graphs(path)
     places = _find_places(path, files)
     found, damage = list[tuple[int, int, str, ForeignCall]](), list[str]()
     for file, (step, rank) in zip(files, places, strict=True):
         try:
-            time, call = _read_operator(file, step, rank)
+            time, of_file = _read_operator(file, step, rank, graph)
         except DumpError as error:
             damage.append(error.message)
             continue
-        found.append((step, time, file.name, call))
+        found += [(step, time, file.name, call) for call in of_file]
     if not found:
         raise DumpError(f"{path} has no operator that can be read" + (f": {damage[0]}" if damage else ""))
     counts = Counter[tuple[str, int, int]]()
@@ -191,7 +195,19 @@ def open_ascend(path: Path, *, allow_unsealed: bool = False) -> Dump:
         call.call = counts[key]
         counts[key] += 1
         calls.append(call)
-    return ForeignDump(path, TOOL, calls, damage=damage, lacks=LACKS)
+    lacks = LACKS if not graph else tuple(text for text in LACKS if text != _FUSED_AWAY)
+    return ForeignDump(path, TOOL, calls, damage=damage, lacks=lacks, fused=_find_fused(graph, calls))
+
+
+def _find_fused(graph: Mapping[str, FusedOperator], calls: Sequence[ForeignCall]) -> dict[str, str]:
+    """Return the operators that were computed inside of one that the dump has -> the last of them, whose output it is."""
+    there = {call.module for call in calls}
+    fused = dict[str, str]()
+    for operator in graph.values():
+        shown = [_name(origin) for origin, _ in operator.outputs.values() if _name(origin) in there]
+        inside = (_name(name) for name in operator.originals)
+        fused |= {name: shown[-1] for name in inside if shown and name not in there}
+    return fused
 
 
 FORMAT = Format(TOOL, 40, is_ascend, open_ascend)
@@ -224,8 +240,8 @@ def _as_number(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdigit() else (-1, name)
 
 
-def _read_operator(file: Path, step: int, rank: int) -> tuple[int, ForeignCall]:
-    """Return the time of an operator and the operator.
+def _read_operator(file: Path, step: int, rank: int, graph: Mapping[str, FusedOperator]) -> tuple[int, list[ForeignCall]]:
+    """Return the time of an operator and the operator: as one call for each original operator whose output it has.
 
     Raises:
         DumpError: The file is damaged; says what of it at which byte.
@@ -252,19 +268,23 @@ def _read_operator(file: Path, step: int, rank: int) -> tuple[int, ForeignCall]:
         if begin > size:
             raise DumpError(f"{slot.name} is cut short: it ends at byte {begin}, the file at {size}")
         slots.append(slot)
+    inputs = [_describe(slot, str(number)) for number, slot in enumerate(slots) if slot.place.startswith("input")]
     outputs = [slot for slot in slots if slot.place.startswith("output")]
-    last = next((slot for slot in reversed(outputs) if slot.operator), None)
-    name = last.operator if last is not None else header.name or (named["name"] if named else file.name)
-    call = ForeignCall(
-        MODULE,
-        name.replace("/", "."),
-        class_name=kind,
-        step=step,
-        rank=rank,
-        inputs=[_describe(slot, str(number)) for number, slot in enumerate(slots[: len(slots) - len(outputs)])],
-        outputs=[_describe(slot, str(slot.output if slot.operator else number)) for number, slot in enumerate(outputs)],
-    )
-    return header.time or written, call
+    name = header.name or (named["name"] if named else file.name)
+    of_graph = graph.get(spell(name), FusedOperator()).outputs
+    by_origin = dict[str, list[ForeignTensor]]({} if outputs else {name: []})
+    for number, slot in enumerate(outputs):
+        origin, index = of_graph.get(number) or ((slot.operator, slot.output) if slot.operator else (name, number))
+        by_origin.setdefault(origin, []).append(_describe(slot, str(index)))
+    calls = [
+        ForeignCall(MODULE, _name(origin), class_name=kind, step=step, rank=rank, inputs=inputs, outputs=tensors)
+        for origin, tensors in by_origin.items()
+    ]
+    return header.time or written, calls
+
+
+def _name(operator: str) -> str:
+    return operator.replace("/", ".")
 
 
 def _describe(slot: Slot, index: str) -> ForeignTensor:

@@ -4,6 +4,7 @@ What only one format keeps is no difference between two runs, so it is left out 
 
 * A dump of operators alone, without modules, is compared with operators alone: all are ``(outside)``, numbered in order.
 * Tools that do not record the model as a whole do not tell its own operators from those behind it: both are ``(outside)``.
+* Where tools write the separators of a name in two ways (``net/conv1``, ``net_conv1``), both sides have one spelling.
 * What the other tool never records: the model itself, the state of an optimizer, backward of single operators, aten operators.
 * Weights, inputs and tensors are the same if content ids of one kind are equal: of ours, or of one checksum. Where a side kept
   statistics alone, the smallest and largest value of a weight stand for it.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from precflow.agent.contract import BACKWARD, FORWARD, MODULE, OPTIMIZER, OUTSIDE, ROOT_MODULE
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES
 from precflow.dumps.foreign import RANGE, enter, identify_range, kind_of
+from precflow.dumps.graph_files import spell
 from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
@@ -48,6 +50,7 @@ class CommonRecords(DerivedDump):
         inputs: Its inputs, the same.
         kinds: Kinds of content ids that the other side has too; others are no content ids here.
         left_out: What is left out, in words.
+        fused: Operators that are computed inside of others, by names of the other side.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  what is seen of a side
@@ -58,8 +61,9 @@ class CommonRecords(DerivedDump):
         inputs: ContentEntries,
         kinds: frozenset[str],
         left_out: Sequence[str],
+        fused: Mapping[str, str],
     ) -> None:
-        super().__init__(whole, replace(whole.header, weights=weights, inputs=inputs))
+        super().__init__(whole, replace(whole.header, weights=weights, inputs=inputs, fused=fused))
         self._kept = list(calls) if kinds >= _list_kinds(calls) else [_without_other_kinds(call, kinds) for call in calls]
         self.left_out = tuple(left_out)
 
@@ -97,7 +101,9 @@ def _see_common(reference: Any, target: Any) -> tuple[Dump, Dump]:
     if is_mixed or has_one_root or has_no_modules:
         here = _move_outside(here, left_out[0], names[0], everything=has_no_modules)
         there = _move_outside(there, left_out[1], names[1], everything=has_no_modules)
+    fused = [dict(dump.header.fused) for dump in (reference, target)]
     if is_mixed:
+        here, there = _spell_alike(here, there, fused)
         here, there = _leave_out(here, there, left_out[0]), _leave_out(there, here, left_out[1])
     arguments = _find_common_arguments(here, there) if is_mixed else None
     here, there = _number_anew(here, arguments), _number_anew(there, arguments)
@@ -115,6 +121,7 @@ def _see_common(reference: Any, target: Any) -> tuple[Dump, Dump]:
             enter(inputs[number]),
             kinds,
             [f"{count} {what}" for what, count in left_out[number].items() if count],
+            fused[number],
         )
         for number, side in enumerate(sides)
     ]
@@ -189,6 +196,59 @@ def _put_outside(call: Call, ordinal: int, names: dict[str, str] | None) -> Call
         ordinal=ordinal,
         inputs=tuple(map(rename, call.inputs)),
         outputs=tuple(map(rename, call.outputs)),
+    )
+
+
+def _spell_alike(here: list[Call], there: list[Call], fused: Sequence[dict[str, str]]) -> tuple[list[Call], list[Call]]:
+    """Return the calls with one spelling of names that tools write in two ways, ``net.conv1`` or ``net_conv1``.
+
+    Only a name that the other side does not have, and that fits exactly one of its names, is changed: to the one with more
+    separators. Operators in ``fused`` get the other side's spelling, for they are looked up there.
+    """
+    names = [{call.module for call in calls} for calls in (here, there)]
+    spelled = [_group_by_spelling(each) for each in names]
+    changed: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for spelling in spelled[0].keys() & spelled[1].keys():
+        ours, theirs = spelled[0][spelling], spelled[1][spelling]
+        if len(ours) == len(theirs) == 1 and ours != theirs:
+            one, other = ours[0], theirs[0]
+            if one.count(".") < other.count("."):
+                changed[0][one] = other
+            else:
+                changed[1][other] = one
+    for number in (0, 1):
+        others = {changed[1 - number].get(name, name) for name in names[1 - number]}
+        by_spelling = _group_by_spelling(others)
+        own = changed[number]
+        fused[number].update(
+            {
+                by_spelling[spell(name)][0]: own.get(around, around)
+                for name, around in fused[number].items()
+                if name not in others and len(by_spelling.get(spell(name), ())) == 1
+            }
+        )
+    return [_rename(call, changed[0]) for call in here], [_rename(call, changed[1]) for call in there]
+
+
+def _group_by_spelling(names: Iterable[str]) -> dict[str, list[str]]:
+    found = defaultdict[str, list[str]](list)
+    for name in sorted(names):
+        if name:
+            found[spell(name)].append(name)
+    return found
+
+
+def _rename(call: Call, names: Mapping[str, str]) -> Call:
+    """Return a call with another name of its module."""
+    name = names.get(call.module)
+    if name is None:
+        return call
+
+    def rename(record: Record) -> Record:
+        return msgspec.structs.replace(record, whose=record.whose._replace(module=name))
+
+    return msgspec.structs.replace(
+        call, module=name, inputs=tuple(map(rename, call.inputs)), outputs=tuple(map(rename, call.outputs))
     )
 
 
