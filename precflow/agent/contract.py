@@ -339,7 +339,20 @@ ALLOCATION = frozenset("empty empty_like new_empty empty_strided empty_permuted 
 SHIPPED = "precflow.workloads."  # prefix of our own factories in recipes
 
 # Functions of ours that recipes may name without the user's trust, without the prefix.
-FACTORIES = ("stable_diffusion.prompts", "stable_diffusion.text_encoder")
+FACTORIES = (
+    "diffusion.image_to_image",
+    "diffusion.latents",
+    "diffusion.noisy_latents",
+    "diffusion.pictures",
+    "diffusion.prompted_pictures",
+    "diffusion.safety_checker",
+    "diffusion.text_encoder",
+    "diffusion.unet",
+    "diffusion.vae_decoder",
+    "diffusion.vae_encoder",
+    "stable_diffusion.prompts",
+    "stable_diffusion.text_encoder",
+)
 
 _OF_TORCH = {  # key of a recipe -> names allowed there without the user's trust, because only torch's own code runs
     "workload.optimizer": re.compile(r"torch\.optim\.[A-Z]\w*"),

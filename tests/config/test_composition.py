@@ -46,7 +46,7 @@ def test_our_layers_say_what_hydra_says(recipe):
     words = [f"recipe={recipe}", "emulate=reorder", "site=local", "++target.device=[emulated]"]
     recipe_source.register()
     with recipe_source.search_in(list_folders()), initialize_config_dir(str(resources.directory("conf")), version_base="1.3"):
-        theirs = OmegaConf.to_container(hydra_compose("config", words))
+        theirs = OmegaConf.to_container(hydra_compose("config", words), resolve=True)
     ours = dict(walk_scalars(compose(words, complete=False).data))
     assert len(ours) > 8
     assert {path: value for path, value in walk_scalars(theirs) if path in ours} == ours

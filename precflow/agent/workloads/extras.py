@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 from precflow.agent.failures import AgentError
 
 
 def require(module: str) -> Any:
-    """Import and return a module of the extra ``models``.
+    """Import and return a module of the extra ``models``, and keep it from asking for anything on the network.
 
     Raises:
         AgentError: ``workload``: not installed in this side's interpreter; names the extra.
     """
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        os.environ.setdefault(name, "1")  # read when the library is imported
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -6,7 +6,6 @@ The configuration is the published one of ``runwayml/stable-diffusion-v1-5``, fo
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, Tuple
 
@@ -56,7 +55,6 @@ def text_encoder(weights: str = SEEDED, layers: int = 0) -> torch.nn.Module:
         AgentError: ``workload``: transformers is missing, or the weights cannot be read or do not fit;
             ``layers`` given together with weights that have their own number.
     """
-    _stay_offline()
     configuration = _read_configuration(weights)
     if layers:
         if weights != SEEDED or not 0 < layers <= CONFIGURATION["num_hidden_layers"]:
@@ -102,11 +100,6 @@ def prompts(token_ids: Sequence[Sequence[int]], texts: Sequence[str] = (), token
     return {"input_ids": torch.tensor([row + [END] * (POSITIONS - len(row)) for row in rows], dtype=torch.int64, device="cpu")}
 
 
-def _stay_offline() -> None:
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        os.environ.setdefault(name, "1")
-
-
 def _read_configuration(weights: str) -> Any:
     transformers = require("transformers")
     folder = os.path.expanduser(weights)
@@ -139,14 +132,12 @@ def _fill_seeded(model: torch.nn.Module) -> None:
     """Fill all parameters: matrices are normal with mean 0, biases are 0, scales of normalizations are 1."""
     import torch
 
-    seed = torch.initial_seed()
     for name, parameter in model.named_parameters():
         mean, deviation = _distribution(name)
         # A seed for each name, so that neither the order of the parameters nor the prefix, which differ between versions of
         # transformers, changes a weight.
         bare = name[len(_PREFIX) :] if name.startswith(_PREFIX) else name
-        digest = hashlib.blake2b(("%d %s" % (seed, bare)).encode(), digest_size=7).digest()
-        generator = torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "little"))
+        generator = checkpoints.make_generator(bare)
         with torch.no_grad():
             parameter.normal_(mean, deviation, generator=generator) if deviation else parameter.fill_(mean)
 
@@ -166,7 +157,6 @@ def _distribution(name: str) -> Tuple[float, float]:
 
 
 def _tokenize(texts: Sequence[str], folder: str) -> List[List[int]]:
-    _stay_offline()
     path = os.path.expanduser(folder)
     # Without these files, some versions of transformers make up a vocabulary instead of failing.
     if not any(os.path.isfile(os.path.join(path, name)) for name in _VOCABULARIES):

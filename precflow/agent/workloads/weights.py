@@ -1,7 +1,9 @@
-"""Loads checkpoints into models. Every key must be accounted for; errors name the keys that do not fit."""
+"""Gives models their weights: those of a checkpoint, whose keys must all be accounted for, or seeded ones."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence
 
@@ -12,13 +14,45 @@ from precflow.agent.workloads.extras import require
 if TYPE_CHECKING:
     import torch
 
-_SINGLE = ("model.safetensors", "pytorch_model.bin")
-_INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_NAMES = ("model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.bin")
+_INDICES = tuple("%s.index.json" % name for name in _NAMES)
 _NEXT_STEP = "give a .safetensors file or a from_pretrained folder, as this side sees it"
+_NOT_RENAMED: Mapping[str, str] = {}
 _SHOWN = 5  # problems that a message lists; of further ones it gives the number
 
 
-def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ignored: Sequence[str] = ()) -> None:
+def fill_seeded(model: torch.nn.Module) -> None:
+    """Fill all parameters and keep the buffers: the same bits on every machine, whatever the order of the parameters.
+
+    Matrices and convolutions are normal with a variance of one over their inputs, so that sizes neither grow nor vanish from
+    layer to layer. Scales are 1 and biases 0, each with a spread of 0.05, so that leaving one out is seen.
+    """
+    import torch
+
+    for name, parameter in model.named_parameters():
+        mean, deviation = (0.0 if name.endswith("bias") else 1.0), 0.05
+        if parameter.dim() > 1:
+            mean, deviation = 0.0, math.prod(parameter.shape[1:]) ** -0.5
+        with torch.no_grad():
+            parameter.normal_(mean, deviation, generator=make_generator(name))
+
+
+def make_generator(name: str) -> torch.Generator:
+    """Return a generator on the CPU that depends on torch's seed and a name alone."""
+    import torch
+
+    digest = hashlib.blake2b(("%d %s" % (torch.initial_seed(), name)).encode(), digest_size=7).digest()
+    return torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "little"))
+
+
+def load(
+    model: torch.nn.Module,
+    path: str,
+    *,
+    prefixes: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    renamed: Mapping[str, str] = _NOT_RENAMED,
+) -> None:
     """Copy a checkpoint into a model on the CPU; values are cast to the model's element types.
 
     Args:
@@ -26,6 +60,7 @@ def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ign
         path: A ``.safetensors`` or ``.bin`` file, or a ``from_pretrained`` folder.
         prefixes: Removed from or added to keys of the checkpoint if that makes them keys of the model.
         ignored: Endings of keys that may be in the checkpoint and not in the model.
+        renamed: Parts of keys that older checkpoints have -> what they are called in the model.
 
     Raises:
         AgentError: ``workload``: no such file, unreadable, keys missing, left over or there twice, other shapes; names
@@ -35,7 +70,7 @@ def load(model: torch.nn.Module, path: str, *, prefixes: Sequence[str] = (), ign
     loaded: Dict[str, torch.Tensor] = {}
     meant: Dict[str, str] = {}  # key of the model -> key of the checkpoint
     for key, value in read(path).items():
-        name = _match_key(key, wanted, prefixes)
+        name = _match_key(".".join(renamed.get(part, part) for part in key.split(".")), wanted, prefixes)
         if name in loaded:
             message = "weights %s: both %s and %s are %s of the model" % (path, meant[name], key, name)
             raise AgentError("workload", message, "which one is meant? remove the other from the checkpoint")
@@ -82,12 +117,12 @@ def find_files(path: str) -> List[str]:
         return [path]
     if not os.path.isdir(path):
         raise AgentError("workload", "weights %s: no such file or folder" % path, _NEXT_STEP)
-    for single, index in zip(_SINGLE, _INDEX):
+    for single, index in zip(_NAMES, _INDICES):
         if os.path.isfile(os.path.join(path, single)):
             return [os.path.join(path, single)]
         if os.path.isfile(os.path.join(path, index)):
             return _read_index(os.path.join(path, index))
-    expected = ", ".join((*_SINGLE, *_INDEX))
+    expected = ", ".join((*_NAMES, *_INDICES))
     raise AgentError("workload", "weights %s: the folder has no weights; expected one of %s" % (path, expected), _NEXT_STEP)
 
 
