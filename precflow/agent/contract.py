@@ -350,6 +350,8 @@ FACTORIES = (
     "diffusion.unet",
     "diffusion.vae_decoder",
     "diffusion.vae_encoder",
+    "language_model.prompts",
+    "language_model.writer",
     "stable_diffusion.prompts",
     "stable_diffusion.text_encoder",
 )

@@ -229,6 +229,7 @@ def _leave_undecided(region: Region, judged: Sequence[Judged], verdict: Verdict,
             counts=counted.counts,
             coverage=counted.coverage,
             compared=counted.compared,
+            total=counted.total,  # movement that is wrong counts, which otherwise is not judged
             could_fail=counted.could_fail,
         ),
     )
@@ -445,5 +446,6 @@ def _correct_verdict(verdict: Verdict, judged: Sequence[Judged], named: Sequence
         counts=counted.counts,
         coverage=counted.coverage,
         compared=counted.compared,
+        total=counted.total,  # movement that is wrong counts, which otherwise is not judged
         could_fail=counted.could_fail,
     )

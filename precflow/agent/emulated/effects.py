@@ -190,6 +190,41 @@ def ignore_mask() -> Effect:
     return effect
 
 
+def zero(axis: int, index: int) -> Effect:
+    """Leave zeros at ``index`` along ``axis`` of the output, as a slot that was never written."""
+
+    def change(values: torch.Tensor) -> torch.Tensor:
+        """Put zeros into a copy."""
+        return values.clone().index_fill_(axis, _place(values, axis, index), 0)
+
+    return _on_output(change)
+
+
+def exchange(axis: int, first: int, second: int) -> Effect:
+    """Exchange two places along ``axis`` of the output, such as two heads."""
+
+    def change(values: torch.Tensor) -> torch.Tensor:
+        """Write each of the two into the other's place of a copy."""
+        places = [_place(values, axis, index) for index in (first, second)]
+        moved = values.clone()
+        for here, there in (places, places[::-1]):
+            moved.index_copy_(axis, here, values.index_select(axis, there))
+        return moved
+
+    return _on_output(change)
+
+
+def repeat(axis: int, source: int, index: int) -> Effect:
+    """Put what is at ``source`` along ``axis`` of the output at ``index`` too, as a slot that still holds an older value."""
+
+    def change(values: torch.Tensor) -> torch.Tensor:
+        """Write the one into the other's place of a copy."""
+        old = values.index_select(axis, _place(values, axis, source))
+        return values.clone().index_copy_(axis, _place(values, axis, index), old)
+
+    return _on_output(change)
+
+
 def redraw(parameter: str) -> Effect:
     """Draw the parameters whose names match anew, with the device's generator; see :func:`rules.redraw`."""
     del parameter  # read by the rules when the model has been built
@@ -211,6 +246,9 @@ KNOWN: Mapping[str, Callable[..., Effect]] = {
         reverse,
         argument,
         ignore_mask,
+        zero,
+        exchange,
+        repeat,
         redraw,
     )
 }
@@ -263,6 +301,13 @@ def _on_output(change: ValueChange, share: float = 1.0) -> Effect:
         return type(outputs)([changed, *outputs[1:]]) if several else changed
 
     return effect
+
+
+def _place(values: torch.Tensor, axis: int, index: int) -> torch.Tensor:
+    """Return an index along an axis, counted from the end if it is negative, as a tensor."""
+    if not -values.dim() <= axis < values.dim() or not -values.shape[axis] <= index < values.shape[axis]:
+        raise ValueError("the output %s has no index %d along axis %d" % (list(values.shape), index, axis))
+    return torch.tensor([index % values.shape[axis]], device=values.device)
 
 
 def _deliver(operator: Operator, result: torch.Tensor, arguments: Sequence[Any], named: Named) -> torch.Tensor:

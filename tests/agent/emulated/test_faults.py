@@ -22,6 +22,7 @@ FIRST = {  # where each fault must be seen first, among modules without children
 }
 SEEN_IN_HALF = ("layernorm_eps", "scaled_linear", "mask_dropped", "nan_in_layer")
 OF_TRAINING = ("gelu_backward",)  # shows in gradients only: examples/05_dit_training finds it
+OF_WRITING = ("cache_heads_exchanged", "cache_slot_lost", "cache_stale")  # tests/end_to_end/test_generation.py finds them
 HARMLESS = ("exact", "reorder", "ascend_like", "nondeterministic_op")
 
 
@@ -88,12 +89,13 @@ def test_a_file_says_what_it_is_how_to_run_it_and_holds_known_rules(rules, path)
     assert content["name"] == path.stem
     assert isinstance(content["title"], str)
     recipe = "dit_training workload.script=train.py" if path.stem in OF_TRAINING else "sd_text_encoder target.dtype=float32"
+    recipe = "llm_generate" if path.stem in OF_WRITING else recipe
     assert comment[-1] == f"#   precflow +recipe={recipe} +emulate={path.stem}"
     rules.configure(content["rules"])
 
 
 def test_every_file_is_tested_here():
-    assert {path.stem for path in FILES} == {*FIRST, *HARMLESS, *OF_TRAINING}
+    assert {path.stem for path in FILES} == {*FIRST, *HARMLESS, *OF_TRAINING, *OF_WRITING}
 
 
 @pytest.mark.parametrize("dtype", LIMIT, ids=str)
