@@ -266,7 +266,15 @@ AS_IS = {
     "as_is_repeats": False,
     "recipe_changes": ["dropout removed (3 places)"],
     "changes_undone": "determinism.dropout=kept determinism.random_numbers=cpu",
+}WRITING = {"writing_part": "decode", "writing_token": 3, "writing_tokens": 8}
+OTHER_TOKEN = {
+    "writing_tokens": 8,
+    "other_tokens": ["token 3 of prompt 1: 412 / 97"],
+    "other_tokens_count": 1,
+    "other_tokens_why": "near tie",
+    "failing": 0,
 }
+
 TABLE = [
     ("PF101", {"unrepeatable_target": ["a / index_put"]}, {}),
     ("PF102", MATMUL, {**MATMUL, "error_cosine": 0.9}),
@@ -359,6 +367,11 @@ TABLE = [
     ("PF510", {"flushed": 900}, {"flushed": 900, **variant("relu")}),
     ("PF208", BEHIND, {**BEHIND, "introduced_fault": True}),
     ("PF208", BEHIND, {**BEHIND, "inputs_equal": True}),
+    ("PF321", {**WRITING, "cache_slots": "keys of layer 0: position 2 of all heads is zeros"}, WRITING),
+    ("PF322", WRITING, {**WRITING, "cache_slots": "keys of layer 0: position 2 of all heads is zeros"}),
+    ("PF322", {**WRITING, "writing_part": "prefill", "writing_token": 1}, {"writing_tokens": 8}),
+    ("PF323", OTHER_TOKEN, {**OTHER_TOKEN, "other_tokens_why": "fault"}),
+    ("PF323", OTHER_TOKEN, {**OTHER_TOKEN, "failing": 3}),
     ("PF601", {}, {"suspect_count": 2}),
     ("PF601", {**SCALED, "gradient_factor": 1.001}, SCALED),  # that says more
     ("PF601", {"accepted_count": 0}, {"accepted_count": 1}),
