@@ -266,7 +266,8 @@ AS_IS = {
     "as_is_repeats": False,
     "recipe_changes": ["dropout removed (3 places)"],
     "changes_undone": "determinism.dropout=kept determinism.random_numbers=cpu",
-}WRITING = {"writing_part": "decode", "writing_token": 3, "writing_tokens": 8}
+}
+WRITING = {"writing_part": "decode", "writing_token": 3, "writing_tokens": 8}
 OTHER_TOKEN = {
     "writing_tokens": 8,
     "other_tokens": ["token 3 of prompt 1: 412 / 97"],
