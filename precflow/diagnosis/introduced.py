@@ -215,6 +215,24 @@ class IntroducedError:
         )
 
 
+class _Group:
+    """Calls of one operator on the target that say what is usual of one of its outputs."""
+
+    def __init__(self) -> None:
+        self.members: list[tuple[str, SideNumbers]] = []
+        self._usual: dict[str, Mapping[str, float]] = {}  # by the call that is left out, "" for none
+
+    def find_usual(self, call: str) -> Mapping[str, float]:
+        """Return the median of each residue over all other calls than this; empty if there are none. Ask when all are there."""
+        left_out = call if any(name == call for name, _ in self.members) else ""
+        if left_out not in self._usual:
+            others = [numbers for name, numbers in self.members if name != left_out]
+            self._usual[left_out] = (
+                {name: statistics.median(_read_residue(each, name) for each in others) for name in _OF_CHIPS} if others else {}
+            )
+        return self._usual[left_out]
+
+
 def decide_all(evaluated: Sequence[Evaluated], operators: Mapping[str, str]) -> list[IntroducedError]:
     """Return what the numbers say about each output of which they say anything.
 
@@ -223,19 +241,16 @@ def decide_all(evaluated: Sequence[Evaluated], operators: Mapping[str, str]) -> 
         operators: Call -> its operator.
     """
     # The mean that native_layer_norm returns beside its output does not say what is usual of that output: like goes with like.
-    groups: dict[tuple[str, str], list[tuple[str, SideNumbers]]] = defaultdict(list)
+    groups: dict[tuple[str, str], _Group] = defaultdict(_Group)
     for one in evaluated:
         if one.evaluated and one.sides["target"].eta is not None:
             group = groups[operators.get(one.call, ""), one.index]
-            if len(group) < _ENOUGH and one.sides["target"].elements >= lines.SINGLE_DRAWS:
-                group.append((one.call, one.sides["target"]))
+            if len(group.members) < _ENOUGH and one.sides["target"].elements >= lines.SINGLE_DRAWS:
+                group.members.append((one.call, one.sides["target"]))
     decided = []
     for one in evaluated:
-        others = [numbers for call, numbers in groups[operators.get(one.call, ""), one.index] if call != one.call]
-        usual = (
-            {name: statistics.median([_read_residue(each, name) for each in others]) for name in _OF_CHIPS} if others else {}
-        )
-        decided.append(decide_introduced(one, usual, operators.get(one.call, "")))
+        operator = operators.get(one.call, "")
+        decided.append(decide_introduced(one, groups[operator, one.index].find_usual(one.call), operator))
     return [one for one in decided if one is not None]
 
 

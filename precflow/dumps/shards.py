@@ -113,22 +113,10 @@ class Shard:
         Raises:
             DumpError: The file does not hold this key, or ends before the tensor does.
         """
-        slot = self.index.slots.get(key)
-        if slot is None:
-            raise DumpError(f"{self.name} does not hold content {key}")
-        if slot.dtype not in DTYPE_OF_SAFETENSORS or min(slot.shape, default=0) < 0:
-            raise DumpError(f"{self.name} is damaged: {key} is of type {slot.dtype!r} and shape {list(slot.shape)}")
-        dtype = NUMPY_DTYPES[DTYPE_OF_SAFETENSORS[slot.dtype]]
-        start, stop = (self.index.base + offset for offset in slot.data_offsets)
-        needed = math.prod(slot.shape) * dtype.itemsize  # Python integers: a damaged shape must not overflow
-        if stop - start != needed or start < self.index.base:
-            raise DumpError(f"{self.name} is damaged: {key} takes {stop - start} bytes, its shape needs {needed}")
-        size = self._measure_file()
-        if stop > size:
-            raise DumpError(f"{self.name} is cut short: {key} ends at byte {stop}, the file at {size}")
-        whole = np.empty(0, np.uint8) if not needed else self._map()  # an empty file cannot be mapped
+        slot, start, stop = self._find_place(key)
+        whole = np.empty(0, np.uint8) if start == stop else self._map()  # an empty file cannot be mapped
         try:
-            return whole[start:stop].view(dtype).reshape(slot.shape)
+            return whole[start:stop].view(NUMPY_DTYPES[DTYPE_OF_SAFETENSORS[slot.dtype]]).reshape(slot.shape)
         except (ValueError, OverflowError) as error:  # dimensions that no array has
             raise DumpError(f"{self.name} is damaged: {key} is of shape {list(slot.shape)}: {error}") from error
 
@@ -169,9 +157,24 @@ class Shard:
         Raises:
             DumpError: The file does not hold this key, or its place is not usable (see :meth:`view`).
         """
-        self.view(key)
-        begin, end = (self.index.base + offset for offset in self.index.slots[key].data_offsets)
-        return Location(self.path, begin, end)
+        return Location(self.path, *self._find_place(key)[1:])
+
+    def _find_place(self, key: str) -> tuple[Slot, int, int]:
+        """Return the entry of a key, and its first byte in the file and the one behind its last; for errors see :meth:`view`."""
+        slot = self.index.slots.get(key)
+        if slot is None:
+            raise DumpError(f"{self.name} does not hold content {key}")
+        if slot.dtype not in DTYPE_OF_SAFETENSORS or min(slot.shape, default=0) < 0:
+            raise DumpError(f"{self.name} is damaged: {key} is of type {slot.dtype!r} and shape {list(slot.shape)}")
+        base, (begin, end) = self.index.base, slot.data_offsets
+        # Python integers: a damaged shape must not overflow.
+        needed = math.prod(slot.shape) * NUMPY_DTYPES[DTYPE_OF_SAFETENSORS[slot.dtype]].itemsize
+        if end - begin != needed or begin < 0:
+            raise DumpError(f"{self.name} is damaged: {key} takes {end - begin} bytes, its shape needs {needed}")
+        size = self._measure_file()
+        if base + end > size:
+            raise DumpError(f"{self.name} is cut short: {key} ends at byte {base + end}, the file at {size}")
+        return slot, base + begin, base + end
 
     def _measure_file(self) -> int:
         """Return the current size of the file: reading a mapping beyond the end of its file kills the process."""

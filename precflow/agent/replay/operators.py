@@ -82,7 +82,7 @@ _SPACES: Tuple[Any, ...] = (
     *[getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special") if hasattr(torch._C, name)],  # noqa: SLF001
 )
 
-_PLAIN_TYPES = frozenset("Tensor number float int bool".split())  # as schemas of aten operators write them
+_PLAIN_TYPES = frozenset("Tensor number float int bool complex str List[t]".split())  # as schemas of aten operators write them
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -335,45 +335,71 @@ def _read_key(name: str) -> str:
 
 
 def _aten_readings(name: str, arguments: Mapping[str, Any]) -> Iterator[Reading]:
+    for overload in _list_overloads(name):
+        yield Reading(overload.name, functools.partial(_run_overload, overload, arguments))
+
+
+class _Declared(NamedTuple):
+    """A declared argument of an overload; ``argument`` is torch's own, which is slow to ask for its name and type."""
+
+    name: str
+    type: str
+    keyword_only: bool
+    argument: Any
+
+
+class _Overload(NamedTuple):
+    """One overload of an aten operator."""
+
+    name: str
+    function: Any
+    arguments: Sequence[_Declared]
+
+
+@functools.lru_cache(maxsize=None)  # a model has few operators, and many calls of each
+def _list_overloads(name: str) -> Sequence[_Overload]:
+    """Return the overloads of an operator, and of its variants in torch, that return new tensors."""
+    found: List[_Overload] = []
     for space, written in ((owner, text) for owner in ("aten", "npu") for text in (name, "_" + name, "__%s__" % name)):
         packet: Any = getattr(getattr(torch.ops, space), written, None)
         if not hasattr(packet, "overloads"):  # not there, or a method of the namespace itself, such as __gt__
             continue
         for overload in packet.overloads():
             function = getattr(packet, overload)
-            if not any(argument.is_out for argument in function._schema.arguments):  # noqa: SLF001  the declaration has no public name
-                yield Reading(str(function), functools.partial(_run_overload, function, arguments))
+            declared = function._schema.arguments  # noqa: SLF001  the declaration has no public name
+            if not any(argument.is_out for argument in declared):
+                row = [_Declared(one.name, str(one.type), one.kwarg_only, one) for one in declared]
+                found.append(_Overload(str(function), function, row))
+    return found
 
 
-def _run_overload(function: Any, arguments: Mapping[str, Any], tensors: Tensors) -> Any:
+def _run_overload(overload: _Overload, arguments: Mapping[str, Any], tensors: Tensors) -> Any:
     """Run one overload of an aten operator.
 
     Raises:
         TypeError: The arguments are not those that it declares.
     """
     positional, named = assemble(tensors, arguments)
-    declared = function._schema.arguments  # noqa: SLF001
     row: List[Any] = []
     rest: Dict[str, Any] = {}
-    for place, argument in enumerate(declared):
+    for place, declared in enumerate(overload.arguments):
         if place in positional:
             value = positional.pop(place)
-        elif argument.name in named:
-            value = named.pop(argument.name)
-        elif argument.has_default_value():
-            value = argument.default_value
-        elif str(argument.type).startswith("Optional"):
+        elif declared.name in named:
+            value = named.pop(declared.name)
+        elif declared.argument.has_default_value():
+            value = declared.argument.default_value
+        elif declared.type.startswith("Optional"):
             value = None
         else:
-            raise TypeError("argument %s is missing" % argument.name)
+            raise TypeError("argument %s is missing" % declared.name)
         # torch would convert a number where a tensor is declared, and the other way round.
-        declared_type = str(argument.type)
-        if isinstance(value, torch.Tensor) != (declared_type == "Tensor") and declared_type in _PLAIN_TYPES:
-            raise TypeError("argument %s is %s" % (argument.name, type(value).__name__))
-        if argument.kwarg_only:
-            rest[argument.name] = value
+        if isinstance(value, torch.Tensor) != (declared.type == "Tensor") and declared.type in _PLAIN_TYPES:
+            raise TypeError("argument %s is %s" % (declared.name, type(value).__name__))
+        if declared.keyword_only:
+            rest[declared.name] = value
         else:
             row.append(value)
     if positional or named:
         raise TypeError("it does not take %s" % ", ".join(map(str, [*positional, *named])))
-    return function(*row, **rest)
+    return overload.function(*row, **rest)
