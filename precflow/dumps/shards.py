@@ -160,7 +160,7 @@ class Shard:
         return Location(self.path, *self._find_place(key)[1:])
 
     def _find_place(self, key: str) -> tuple[Slot, int, int]:
-        """Return the entry of a key, and its first byte in the file and the one behind its last; for errors see :meth:`view`."""
+        """Return the entry of a key, its first byte in the file and the one behind its last; for errors see :meth:`view`."""
         slot = self.index.slots.get(key)
         if slot is None:
             raise DumpError(f"{self.name} does not hold content {key}")
