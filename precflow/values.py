@@ -25,14 +25,13 @@ from precflow.comparison.detail.axis_patterns import write_slices
 from precflow.comparison.detail.detail import Element, examine
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.golden_errors import measure_golden_errors
 from precflow.comparison.measure import Measure
 from precflow.comparison.nested_values import PairedValue, pair_values
 from precflow.comparison.reading import count_classes
 from precflow.config.schema import Tolerance
-from precflow.diagnosis.introduced import Evaluated, SideNumbers
+from precflow.diagnosis.golden import evaluate
 from precflow.diagnosis.operator_standards import Held, hold_all, list_asked
-from precflow.dumps.dtypes import Array, coarsest, is_floating, name_of, real_part
+from precflow.dumps.dtypes import Array, is_floating, name_of
 from precflow.errors import ConfigError
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
@@ -201,7 +200,7 @@ def _hold_operators(rows: Sequence[Row], pairs: Sequence[PairedValue], terms: _T
         return list(rows)
     asked = list_asked(terms.operators)
     evaluated = [
-        _evaluate(pair.name, pair.reference, pair.target, terms, asked)
+        evaluate(pair.name, pair.reference, pair.target, _find_golden(pair, terms), asked)
         for row, pair in zip(rows, pairs, strict=True)
         if row.judged.status == "pass" and pair.reference is not None and pair.target is not None and _is_float(pair)
     ]
@@ -219,30 +218,8 @@ def _is_float(pair: PairedValue) -> bool:
     return all(side is not None and is_floating(name_of(side.dtype)) for side in (pair.reference, pair.target))
 
 
-def _evaluate(name: str, reference: Array, target: Array, terms: _Terms, asked: Mapping[str, Mapping[str, Any]]) -> Evaluated:
-    """Return the errors of both values against the golden, in the form of an operator that was computed again."""
-    golden = reference if terms.golden.value is None else terms.goldens.get(name)
-    why = _describe_unusable(golden, target)
-    if why or golden is None:
-        return Evaluated(name, "", why=why)
-    sides = {}
-    for side, output in (("reference", reference), ("target", target)):
-        eta = measure_all(summarize(golden, output)).get("relative_l2", 0.0)
-        errors = measure_golden_errors(output, golden, asked)
-        sides[side] = SideNumbers(real_part(name_of(output.dtype)), output.size, eta=eta, errors=errors)
-    return Evaluated(name, "", evaluated=True, sides=sides)
-
-
-def _describe_unusable(golden: Array | None, target: Array) -> str:
-    """Return why a tensor cannot stand for the golden of another; ``""`` if it can."""
-    if golden is None:
-        return "the golden has no such tensor"
-    if golden.shape != target.shape:
-        return f"the golden has shape {list(golden.shape)}, expected {list(target.shape)}"
-    kind, own = name_of(golden.dtype), name_of(target.dtype)
-    if not is_floating(kind) or (real_part(kind) != real_part(own) and coarsest([kind, own]) == real_part(kind)):
-        return f"what it is held to is {kind}, less precise than {own}, and a golden has to be at least as precise"
-    return ""
+def _find_golden(pair: PairedValue, terms: _Terms) -> Array | None:
+    return pair.reference if terms.golden.value is None else terms.goldens.get(pair.name)
 
 
 def _add_held(judged: Judged, held: Held, standard: str) -> Judged:

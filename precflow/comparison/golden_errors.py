@@ -90,4 +90,5 @@ def _stays_finite(values: Floats, facts: FloatFacts) -> np.ndarray[Any, np.dtype
         return finite
     known = np.where(finite, values, 0.0)
     step = _ulp_of(np.abs(known), facts)
-    return finite & (np.abs(np.rint(known / step) * step) <= facts.largest)
+    with np.errstate(over="ignore"):  # float64 at its own end
+        return finite & (np.abs(np.rint(known / step) * step) <= facts.largest)

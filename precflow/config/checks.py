@@ -101,6 +101,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_learning_rate(config)
     yield from _check_mixed_precision(config)
     yield from _check_whatif(config)
+    yield from _check_golden(config)
     yield from _check_site(config)
     yield from _check_script(config)
     yield from _check_batches(config)
@@ -324,6 +325,19 @@ def _check_whatif(config: RunConfig) -> PathProblems:
             yield ("whatif", str(number)), f"`{word}` judges by what stage introduced measures, and stages leaves it out"
     if len(set(config.whatif)) < len(config.whatif):
         yield ("whatif",), "names a what-if twice"
+
+
+def _check_golden(config: RunConfig) -> PathProblems:
+    if not config.golden.dtype:
+        return
+    if config.workload.script or not config.workload.model:
+        yield ("golden", "dtype"), "is a third run of workload.model, and there is none"
+    elif max(config.reference.ranks, config.target.ranks) > 1:
+        yield ("golden", "dtype"), "is a run of one process, and a side has several ranks"
+    elif config.target.dump:
+        yield ("golden", "dtype"), "is run where the target runs, and target.dump is given: leave one of the two out"
+    if config.capture.detail != "tensors":
+        yield ("golden", "dtype"), f"compares tensors, and capture.detail is {config.capture.detail}: capture=tensors"
 
 
 def _check_site(config: RunConfig) -> PathProblems:

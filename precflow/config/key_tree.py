@@ -22,9 +22,7 @@ _SPOKEN_KEYS = {
     "device": "target.device",
 }
 # Keys of the recipe format that this version does not have yet: to look for a misspelling would lead astray.
-_PLANNED = frozenset(
-    "golden time_limit workload.tokenizer determinism.shuffle capture.slowdown report.language side.layout".split()
-)
+_PLANNED = frozenset("time_limit workload.tokenizer determinism.shuffle capture.slowdown report.language side.layout".split())
 
 
 @lru_cache(maxsize=64)

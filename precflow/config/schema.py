@@ -241,6 +241,19 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Golden:
+    """A third run of the workload in higher precision, which both sides are held to (docs/standards.md)."""
+
+    dtype: str = key(
+        "",
+        "Element type of the third run: each record of both sides is compared with it, and a dual benchmark (`cann_dual`) then "
+        "judges the whole run. Without it there is no third run.",
+        "float64",
+    )
+    device: tuple[str, ...] = key(("cpu",), "Where the third run is made, on the machine of the target.", "cpu")
+
+
+@dataclass(frozen=True)
 class Determinism:
     """Seeds and switches, applied on every side before the model is built."""
 
@@ -614,6 +627,7 @@ class RunConfig:
     workload: Workload = field(default_factory=Workload)
     reference: Side = field(default_factory=Side)
     target: Side = field(default_factory=Side)
+    golden: Golden = field(default_factory=Golden)
     determinism: Determinism = field(default_factory=Determinism)
     capture: Capture = field(default_factory=Capture)
     metrics: Mapping[str, Mapping[str, Any]] = key(

@@ -48,6 +48,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "reference.mixed_precision": _MIXED_PRECISION,
     "target": _SIDE,
     "target.mixed_precision": _MIXED_PRECISION,
+    "golden": "device dtype",
     "determinism": "seed algorithms random_numbers dropout repeat data observer as_is",
     "capture": "level phase scope step rank detail budget keep_last fine weights compiled timeout debug",
     "capture.rules": "match class operator level phase step rank detail slices sample because",

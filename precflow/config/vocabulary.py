@@ -52,6 +52,7 @@ WORDS = {
     "Determinism.data": ("script", RECORDED),
     "Determinism.observer": (UNCHECKED, CHECKED),
     "Determinism.as_is": (UNCHECKED, CHECKED),
+    "Golden.dtype": ("", "float64", "float32"),
     "Capture.level": LEVELS,
     "Capture.phase": PHASES,
     "Capture.debug": ("", "blocking"),

@@ -206,6 +206,25 @@ def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three
     }
 
 
+def golden_request(config: RunConfig, output: Path, *, ci: bool, declared_key: str, code: UserCode) -> dict[str, Any]:
+    """Return the request for the golden run: the target's workload in another type, exact, whole and once.
+
+    See :func:`dump_request` for the arguments.
+    """
+    request = dump_request(config, "target", output, ci=ci, declared_key=declared_key, code=code)
+    request.pop("mixed_precision", None)
+    request["determinism"].pop("observer", None)
+    return {
+        **request,
+        "side": "golden",
+        "device": list(config.golden.device),
+        "dtype": config.golden.dtype,
+        "emulate": dict(_NO_FAULT),
+        "determinism": {**request["determinism"], "repeat": False},
+        "capture": {**request["capture"], "detail": "tensors", "rules": []},
+    }
+
+
 def _common(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str, Any]:
     return {**describe_side(config, side), "recipe": config.recipe, "output": str(output.resolve()), "ci": ci, "parent": None}
 

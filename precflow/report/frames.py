@@ -18,6 +18,7 @@ from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.findings import CERTAINTIES, Finding
+from precflow.diagnosis.golden import GoldenRow
 from precflow.dumps.record_names import split_parameter
 from precflow.metrics import find_metric
 from precflow.report.highlights import SEVERITY
@@ -31,7 +32,12 @@ _STATUS = pd.CategoricalDtype(list(SEVERITY), ordered=True)
 _CERTAINTY = pd.CategoricalDtype(list(CERTAINTIES), ordered=True)
 
 
-def make_record_frame(rows: Sequence[Row], metrics: Sequence[str], facts: Mapping[Hashable, Any] | None = None) -> pd.DataFrame:
+def make_record_frame(
+    rows: Sequence[Row],
+    metrics: Sequence[str],
+    facts: Mapping[Hashable, Any] | None = None,
+    golden: Mapping[str, GoldenRow] | None = None,
+) -> pd.DataFrame:
     """Return one row for each record, in order of the graph; the index counts them from 0.
 
     A metric is a column of float64 under its own name. ``NaN`` stands where a record does not have it, or where it is not a
@@ -41,6 +47,7 @@ def make_record_frame(rows: Sequence[Row], metrics: Sequence[str], facts: Mappin
         rows: The records.
         metrics: Names of the metrics that become columns.
         facts: What else belongs into ``attrs``: recipe, verdict...
+        golden: Identity text -> errors against a golden run; without one there are no columns of it.
 
     Returns:
         The table. ``attrs["units"]`` has the unit of each column of numbers.
@@ -65,6 +72,7 @@ def make_record_frame(rows: Sequence[Row], metrics: Sequence[str], facts: Mappin
         "lowest": _floats([lowest for lowest, _ in ranges]),
         "highest": _floats([highest for _, highest in ranges]),
         **_spread_metrics(measures, metrics),
+        **(_spread_golden(measures, golden) if golden else {}),
         "equal": np.array([measure.equal for measure in measures], np.bool_),
         "evidence": _categories([measure.evidence for measure in measures]),
         "share": _floats([measure.share for measure in measures]),
@@ -79,6 +87,14 @@ def make_record_frame(rows: Sequence[Row], metrics: Sequence[str], facts: Mappin
     units = dict.fromkeys(_NUMBERS, "unit of the column metric") | {"ratio": "share of the limit", "share": "share of elements"}
     frame.attrs = {**(facts or {}), "units": units | {name: _UNITS[find_metric(name).unit] for name in metrics}}
     return frame
+
+
+def _spread_golden(measures: Sequence[Measure], golden: Mapping[str, GoldenRow]) -> dict[str, Any]:
+    found = [golden.get(measure.record) for measure in measures]
+    return {
+        f"golden_{name}": _floats([np.nan if one is None else getattr(one, name) for one in found])
+        for name in ("reference", "target", "ratio")
+    }
 
 
 def make_finding_frame(findings: Sequence[Finding], facts: Mapping[Hashable, Any] | None = None) -> pd.DataFrame:

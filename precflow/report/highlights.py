@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from precflow.diagnosis.golden import GoldenRow
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, STATUSES
 from precflow.report.model import ReportModel, Row
 
@@ -83,6 +84,11 @@ def importance(row: Row) -> tuple[int, int, float]:
 def find_first_rows(model: ReportModel, most: int) -> list[tuple[int, Row]]:
     """Return the most important rows, each with its number in the report."""
     return heapq.nsmallest(most, enumerate(model.rows), key=lambda numbered: importance(numbered[1]))
+
+
+def find_worst_golden(model: ReportModel, most: int) -> list[GoldenRow]:
+    """Return the records whose target is further from the golden run than the reference by the largest factor, those first."""
+    return sorted(model.golden, key=lambda row: (-row.ratio, -row.target))[:most]
 
 
 def find_worst_rows(model: ReportModel, most: int) -> list[Row]:

@@ -16,6 +16,7 @@ from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
 
 FIRST_ROWS = 50  # rows written into the page, for print and without JavaScript; the script's table shows as many at a time
+GOLDEN = 20  # records
 GROUPS = 8  # of a kind: modules, operators...
 STYLES = (
     "base.css",
@@ -64,6 +65,7 @@ def render(model: ReportModel) -> str:
         first_rows=highlights.find_first_rows(page, FIRST_ROWS),
         picture=chart.build_chart(page),
         groups=groups.choose_shown(model.groups, GROUPS),
+        golden_worst=highlights.find_worst_golden(model, GOLDEN),
         has_records=terminal.has_records(model),
         curves=[
             (one, curves.describe_curve(one), curves.describe_growth(one.growth), curves.draw_curve(one))

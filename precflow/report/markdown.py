@@ -24,6 +24,7 @@ def render(model: ReportModel) -> str:
         coverage=terminal.describe_coverage(model),
         standards=terminal.describe_standards(model),
         check_words=wording.CHECK_WORDS,
+        golden_worst=highlights.find_worst_golden(model, WORST),
         has_records=terminal.has_records(model),
         curves=[(one, curves.describe_curve(one)) for one in model.curves],
         phases=describe_phases(model.phases),

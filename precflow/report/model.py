@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from precflow.comparison.detail.record import RecordDetail
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.findings import Finding, Outcome, Region
+from precflow.diagnosis.golden import GoldenRow
 from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState
@@ -108,6 +109,7 @@ class ReportModel:
         operators: How exact each operator of the target is, where that was asked for.
         phases: The parts of a training step and which of them is guilty; empty for a run that trains nothing.
         procedure: The checks of a training migration, in order; empty for a run that trains nothing.
+        golden: Records against a golden run, where one was made, in order of the graph.
         gradients: Norm and direction of the gradients, those of the most different parameters; empty if none were kept.
         curves: What is said about the curves of a training run, in order of the recipe.
         groups: All records by module, operator, type and phase; empty if nothing was compared.
@@ -139,6 +141,7 @@ class ReportModel:
     phases: tuple[PhaseState, ...] = ()
     procedure: tuple[Check, ...] = ()
     gradients: tuple[GradientRow, ...] = ()
+    golden: tuple[GoldenRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     rows_left_out: int = 0
     roles_left_out: Mapping[str, int] = field(default_factory=dict)

@@ -63,6 +63,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         ],
         "whatifs": make_strict(model.whatifs),
         "operators": make_strict(model.operators),
+        "golden": make_strict(model.golden),
         "curves": [
             {key: value for key, value in make_strict(one).items() if key != "points"}
             | {"points": [[point.step, make_strict(point.reference), make_strict(point.target)] for point in one.points]}

@@ -112,7 +112,7 @@ def _cut(model: ReportModel) -> Iterator[pd.DataFrame]:
         return
     metrics = highlights.list_metrics(model)
     for start in range(0, max(len(model.rows), 1), PIECE):
-        yield make_record_frame(model.rows[start : start + PIECE], metrics)
+        yield make_record_frame(model.rows[start : start + PIECE], metrics, golden={row.record: row for row in model.golden})
 
 
 def make_safe(frame: pd.DataFrame) -> pd.DataFrame:

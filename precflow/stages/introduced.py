@@ -31,7 +31,7 @@ from precflow.diagnosis.examined import choose_examined
 from precflow.diagnosis.explained import Explanation, describe_left_out, list_gradients, read_explanation, write_suspects
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
-from precflow.diagnosis.introduced import IntroducedError, decide_all
+from precflow.diagnosis.introduced import Evaluated, IntroducedError, decide_all
 from precflow.diagnosis.training.gradients import Gradients
 from precflow.diagnosis.training.replay import ReplayedStep, judge_steps
 from precflow.diagnosis.training.updates import blame_still, find_still_parameters
@@ -39,7 +39,7 @@ from precflow.dumps.protocol import Dump
 from precflow.judgement import lines, standards
 from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import Judged, Verdict
-from precflow.stages import curves, evaluation
+from precflow.stages import curves, evaluation, golden
 from precflow.stages.artifacts import read_json_lines, read_lines, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
 from precflow.stages.evaluation import (
@@ -118,6 +118,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         measures=read_measures(latest(needs, "compare")),
         holding=load_standards(job),
         guessed=[name for name in job.config.tolerance.standards if are_measured([name])],
+        by_golden=golden.read_golden(needs) if golden.NAME in needs else None,
     )
     write_lines(folder / FOUND_FILE, found)
     explained = explain_suspects(
@@ -186,6 +187,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     measures: Sequence[Measure] = (),
     holding: Sequence[standards.Standard] = (),
     guessed: Collection[str] = (),
+    by_golden: Sequence[Evaluated] | None = None,
 ) -> tuple[list[IntroducedError], int, Attribution]:
     """Correct region, statuses and verdict by what was evaluated in float64.
 
@@ -197,6 +199,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
         measures: Every pair.
         holding: Standards that judge operators.
         guessed: Standards that measure their limits.
+        by_golden: Errors of records against a golden run, which dual benchmarks are then held to; ``None`` without such a run.
 
     Returns:
         What was found about each output, how many could not be evaluated, and the corrected diagnosis.
@@ -231,12 +234,21 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     blamed = blame_still(final.region, still, reference.calls(), kept=kept)
     final = replace(final, region=blame_first_broken(blamed, find_first_broken(reference, target)))
     if holding:
+        of_run = {record.text: call for call in reference.calls() for record in call.outputs} if by_golden else {}
+        names_of_run = {text: call.operator or call.class_name for text, call in of_run.items()}
+        held = [
+            operator_standards.hold_all(one, evaluated, operators)
+            if by_golden is None or one.benchmark is None
+            else operator_standards.hold_all(one, by_golden, names_of_run, golden="the golden run")
+            for one in holding
+        ]
         statuses, outcome = operator_standards.apply(
-            [operator_standards.hold_all(one, evaluated, operators) for one in holding],
+            held,
             final.judged,
             final.verdict,
-            records={(pair.name, record.index): record.text for pair in pairs for record in pair.reference.outputs},
-            names={pair.name: pair.reference.name for pair in pairs},
+            records={(pair.name, record.index): record.text for pair in pairs for record in pair.reference.outputs}
+            | {(text, ""): text for text in of_run},
+            names={pair.name: pair.reference.name for pair in pairs} | {text: call.name for text, call in of_run.items()},
         )
         final = replace(final, judged=statuses, verdict=outcome)
     if skipped.trouble:  # a verdict without it is a weaker one, and says so
@@ -260,7 +272,7 @@ def _describe(found: Sequence[IntroducedError], skipped: int, final: Attribution
 STAGE = Stage(
     name="introduced",
     place=220,
-    reads=("dump", "compare", "judge", "localize", evaluation.NAME),
+    reads=("dump", "compare", "judge", "localize", golden.NAME, evaluation.NAME),
     declare=_declare,
     make=_make,
     parts=lambda config: ("",) if evaluation.is_planned(config) else (),

@@ -14,12 +14,13 @@ from precflow.config.schema import SIDES, plain
 from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
 from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.findings import Finding
+from precflow.diagnosis.golden import list_rows
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
 from precflow.report import tables
 from precflow.report.formats import FORMATS, write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel
-from precflow.stages import curves, operators, whatif
+from precflow.stages import curves, golden, operators, whatif
 from precflow.stages.advise import REPRO, read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import change_command, changes_nothing, describe_change, is_refused, look_command
@@ -68,6 +69,7 @@ def gather_model(job: Job, needs: Mapping[str, Path], *, detailed: bool = True) 
         propose(job, apply_outcomes(read_findings(needs["advise"]), outcomes)),
         whatifs=outcomes,
         operators=operators.read_table(needs),
+        golden=list_rows(golden.read_golden(needs), {one.record: one.name for one in comparison.measures}),
         phases=phases,
         detailed=detailed,
     )
@@ -183,6 +185,7 @@ STAGE = Stage(
         "judge",
         "localize",
         "region",
+        "golden",
         "introduced",
         "operators",
         "advise",

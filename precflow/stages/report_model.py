@@ -23,6 +23,7 @@ from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.evidence.training import find_other_settings, moves_no_weight
 from precflow.diagnosis.examined import choose_examined
 from precflow.diagnosis.findings import Finding, Outcome, Region, Suspect
+from precflow.diagnosis.golden import GoldenRow
 from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.phases import PhaseState
 from precflow.diagnosis.training.procedure import OptimizerFacts, follow_procedure
@@ -52,6 +53,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
     whatifs: Iterable[Outcome] = (),
     operators: Iterable[OperatorRow] = (),
     phases: Sequence[PhaseState] = (),
+    golden: Iterable[GoldenRow] = (),
     detailed: bool = True,
 ) -> ReportModel:
     """Return everything that a report shows of a comparison.
@@ -63,6 +65,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
         whatifs: What the what-ifs have shown, the one that removes most first.
         operators: How exact each operator of the target is, where that was asked for.
         phases: The parts of a training step and which of them is guilty.
+        golden: Records against a golden run, where one was made.
         detailed: With the worst records in full, whose tensors are read for it.
     """
     reference, target, region = comparison.reference, comparison.target, comparison.region
@@ -88,6 +91,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
         emulation=str(target.header.emulate.get("name", "")),
         whatifs=tuple(whatifs),
         operators=tuple(operators),
+        golden=tuple(golden),
         curves=curves,
         phases=tuple(phases),
         procedure=follow_procedure(

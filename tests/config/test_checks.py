@@ -505,3 +505,18 @@ def test_settings_of_training_that_make_no_sense_are_refused(sections, path, sai
 def test_settings_of_training_that_make_sense_are_taken():
     config = RunConfig(reference=SCALED, target=SCALED, workload=dataclasses.replace(TRAINED, learning_rate=0.0))
     assert list(find_problems(config, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["target.dump=/tmp", "capture=tensors"], "target.dump is given"),
+        (["capture=sketch"], "capture.detail is sketch: capture=tensors"),
+        (["capture=tensors", "reference.ranks=2"], "a side has several ranks"),
+        (["capture=tensors", "golden.dtype=float8"], "float32"),
+    ],
+)
+def test_a_golden_run_that_cannot_be_made_is_refused(words, said):
+    with pytest.raises(ConfigError) as caught:
+        compose(["+recipe=sd_text_encoder", "golden.dtype=float64", *words])
+    assert said in str(caught.value) + " ".join(str(problem) for problem in caught.value.problems)

@@ -61,7 +61,7 @@ VERBS = {"explain": False, "inspect": False, "show": True, "plan": True, "compar
     [
         ("precflow ins", ["inspect"]),
         ("precflow co", ["compare", "convert"]),
-        ("precflow show +recipe=sd", ["+recipe=sd_text_encoder"]),
+        ("precflow show +recipe=sd_t", ["+recipe=sd_text_encoder"]),
         ("precflow plan +recipe=sd_text_encoder target.dt", ["target.dtype="]),
         ("precflow inspect sd", []),
         ("precflow explain tolerance.sta", ["tolerance.standards"]),

@@ -35,7 +35,7 @@ def test_keys_that_do_not(key, said):
     assert said in key_tree.explain_problem(tuple(key.split(".")))
 
 
-@pytest.mark.parametrize("key", ["golden.device", "target.layout", "determinism.shuffle", "time_limit"])
+@pytest.mark.parametrize("key", ["capture.slowdown", "target.layout", "determinism.shuffle", "time_limit"])
 def test_keys_of_a_later_version_are_named_as_such(key):
     assert key_tree.explain_problem(tuple(key.split("."))) == "no such key. precflow 0.1.0 does not have it yet"
 

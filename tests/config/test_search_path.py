@@ -63,7 +63,7 @@ def test_sites_come_from_variable_and_user_folder(sites):
 def test_what_is_not_found_names_neighbours_and_folders(team, tmp_path):
     team("x", "")
     said = search_path.describe_not_found("recipe", "sd_text_encodr", search_path.list_folders())
-    assert "Did you mean  sd_text_encoder ?" in said
+    assert "Did you mean  sd_text_encoder" in said
     assert "Searched: recipes, " in said
     assert "no such file" in search_path.describe_not_found("recipe", "./mine.yaml", search_path.list_folders())
     assert "See `precflow ls`." in search_path.describe_not_found("recipe", "qqqqqqqq", search_path.list_folders())

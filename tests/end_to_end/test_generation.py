@@ -47,6 +47,22 @@ def test_a_fault_in_the_cache_is_named(generate, fault, slots):
     assert verdict["compared"] <= verdict["total"]
 
 
+def test_both_sides_are_held_to_a_golden_run(generate):
+    words = ("golden.dtype=float64", "tolerance.standards=[calibrated,cann_dual]", "workload.model.tokens=2")
+    sound = generate(*words)
+    assert sound.code == 0, sound.err
+    assert sound.result["verdict"]["standards"]["cann_dual"] is True
+    assert len(sound.result["golden"]) > 50
+    assert all(row["ratio"] < 2 for row in sound.result["golden"])
+    planted = "emulate.rules=[{operator:silu,rule:scale,factor:1.0001}]"
+    wrong = generate(*words, "emulate.name=planted", planted)
+    rows = {row["name"]: row for row in wrong.result["golden"]}
+    assert rows["language_model.model.layers.0.mlp.act_fn / silu"]["ratio"] > 10
+    assert rows["language_model.model.layers.0.self_attn / softmax"]["ratio"] < 2
+    assert "the golden run" not in wrong.err
+    assert wrong.result["verdict"]["standards"]["cann_dual"] is False
+
+
 def test_a_fault_in_the_prompt_is_no_matter_of_the_cache(generate):
     ended = generate("emulate.name=planted", "emulate.rules=[{operator:silu,rule:scale,factor:1.02,call:[0]}]")
     titles = {finding["rule"]: finding["title"] for finding in ended.result["findings"]}

@@ -98,7 +98,7 @@ def test_a_key_as_it_is_met_elsewhere(typed, key):
         ("tolerance.rules[].mach", "Did you mean  tolerance.rules[0].match ?"),
         ("target.dtype.x", "is one value"),
         ("...", "no such key"),
-        ("golden", "no such key. precflow 0.1.0 does not have it yet"),
+        ("time_limit", "no such key. precflow 0.1.0 does not have it yet"),
     ],
 )
 def test_what_is_no_key_is_refused_with_what_may_be_meant(typed, said):
