@@ -73,7 +73,7 @@ def _is_worse(one: Evaluated) -> bool:
 
 
 STAGE = Stage(
-    name=NAME,
+    name="golden",
     place=65,
     reads=("dump",),
     declare=_declare,
