@@ -464,6 +464,13 @@ class PairingRule:
     pad: float | None = key(
         None, "Fill the target's tensor up to the reference's shape, at the end of each axis, with this number.", "0.0"
     )
+    pair_by: str = key(
+        "", "`request` compares one request of a batch on each side, in every record; the rule has no names then.", "request"
+    )
+    reference_batch: tuple[int, ...] = key(
+        (), "With `pair_by`: prompts and tokens of the reference's batch, or tokens that are packed.", "[3, 77]"
+    )
+    batch: tuple[int, ...] = key((), "The same of the target.", "[31]")
     because: str = key("", "Why, for the reader.", "fused QKV")
 
 

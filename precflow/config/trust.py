@@ -56,7 +56,10 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "tolerance": f"standards fills {_LIMITS}",
     "tolerance.rules": f"match phase because {_LIMITS}",
     "accepted": f"match phase because ticket until {_LIMITS}",
-    "pairing.rules": "reference target phase index axis sizes groups permute slices reference_slices pad because",
+    "pairing.rules": (
+        "reference target phase index axis sizes groups permute slices reference_slices pad pair_by reference_batch batch "
+        "because"
+    ),
     "curves": "*",
     "coverage": "minimum elements",
     "report": "columns formats",

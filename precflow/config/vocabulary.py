@@ -63,6 +63,7 @@ WORDS = {
     "CaptureRule.phase": PHASES,
     "CaptureRule.detail": ("", *DETAILS, NONE),
     "ToleranceRule.phase": ("", *PHASES),
+    "PairingRule.pair_by": ("", "request"),
     "PairingRule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
     "Report.formats": ("html", "markdown", "json", "junit", "csv", "xlsx", "parquet"),

@@ -460,7 +460,7 @@ def _describe_idle_pairings(measures: Sequence[Measure], rules: Sequence[Pairing
     return [
         f"pairing.rules[{number}], {', '.join(rule.target)} on the target, pairs no record"
         for number, rule in enumerate(rules)
-        if measures and f"pairing.rules[{number}]" not in used
+        if measures and not rule.pair_by and f"pairing.rules[{number}]" not in used
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from precflow.agent.sampling import parse_slices
 from precflow.config.documents import DottedPath, PathProblems
 from precflow.config.schema import PairingRule, RunConfig
@@ -9,7 +11,7 @@ from precflow.config.vocabulary import ESCALATING
 
 # Recipes come from others: these bound what one may cost for every record.
 _MOST_RULES, _MOST_PARTS, _MOST_STARS, _LONGEST_PATTERN = 200, 64, 8, 300
-_MOST_GROUPS, _MOST_AXES = 1 << 20, 16
+_MOST_GROUPS, _MOST_AXES, _MOST_TOKENS = 1 << 20, 16, 1 << 30
 
 
 def find_problems(config: RunConfig) -> PathProblems:
@@ -24,6 +26,11 @@ def find_problems(config: RunConfig) -> PathProblems:
         )
     for number, rule in enumerate(config.pairing.rules):
         path: DottedPath = ("pairing", "rules", str(number))
+        if rule.pair_by:
+            yield from _check_request(path, rule, config.pairing.rules)
+            continue
+        if rule.batch or rule.reference_batch:
+            yield path, "has the sizes of a batch, which mean something with `pair_by: request` only"
         for side, patterns in (("reference", rule.reference), ("target", rule.target)):
             if not patterns:
                 yield (*path, side), f'is needed: the names of the {side}, such as ["*.qkv_proj"]'
@@ -31,6 +38,48 @@ def find_problems(config: RunConfig) -> PathProblems:
                 yield (*path, side), f"has a pattern that is empty, longer than {_LONGEST_PATTERN}, or of over {_MOST_STARS} *"
         yield from _check_patterns(path, rule)
         yield from _check_change(path, rule)
+
+
+def _check_request(path: DottedPath, rule: PairingRule, rules: Sequence[PairingRule]) -> PathProblems:
+    """Yield what makes a rule that pairs by request unusable: both sides need the same number of tokens."""
+    if sum(bool(other.pair_by) for other in rules) > 1:
+        yield path, "is not the only rule with `pair_by`: one request is compared at a time"
+    if rule.reference or rule.target or rule.permute or rule.sizes or rule.pad is not None:
+        yield path, "pairs by request in every record: it has no names, and changes nothing else"
+    counts = []
+    for key, batch, slices in (
+        ("reference_batch", rule.reference_batch, rule.reference_slices),
+        ("batch", rule.batch, rule.slices),
+    ):
+        if len(batch) not in {1, 2} or min(batch) < 1 or max(batch) > _MOST_TOKENS:
+            yield (*path, key), "is the sizes of the batch: prompts and tokens, such as [3, 77], or packed tokens, such as [31]"
+            continue
+        try:
+            counts.append(_count_tokens(batch, slices))
+        except ValueError as error:
+            yield (*path, "slices" if key == "batch" else "reference_slices"), str(error)
+    if len(set(counts)) > 1 or 0 in counts:
+        yield path, f"takes {counts[0]} tokens of the reference and {counts[-1]} of the target; expected as many, and some"
+
+
+def _count_tokens(batch: Sequence[int], slices: str) -> int:
+    """Return how many tokens of a batch an index takes.
+
+    >>> _count_tokens((3, 77), "[0, :7]"), _count_tokens((31,), "[12:19]")
+    (7, 7)
+
+    Raises:
+        ValueError: The index does not fit the batch.
+    """
+    axes = parse_slices(slices)
+    if len(axes) != len(batch) or "..." in axes:
+        raise ValueError(f"{slices or 'nothing'} is no index of the batch {list(batch)}: it takes one entry for each size")
+    count = 1
+    for axis, size in zip(axes, batch, strict=True):
+        if isinstance(axis, int) and not -size <= axis < size:
+            raise ValueError(f"{slices} is beyond the batch {list(batch)}")
+        count *= len(range(size)[axis]) if isinstance(axis, slice) else 1
+    return count
 
 
 def _check_patterns(path: DottedPath, rule: PairingRule) -> PathProblems:

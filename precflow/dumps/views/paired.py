@@ -32,6 +32,7 @@ from precflow.dumps.views.aligned_operators import align_calls
 from precflow.dumps.views.derivation import Derivation
 from precflow.dumps.views.derived import DerivedDump, MadeTensor
 from precflow.dumps.views.joined_ranks import count_ranks, join_ranks
+from precflow.dumps.views.one_request import find_request, see_request
 from precflow.dumps.views.same_start import see_same_start
 from precflow.errors import ConfigError
 
@@ -238,6 +239,9 @@ def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule
         rules: The rules of the recipe.
         same: What has to be the same on both sides.
     """
+    request = find_request(rules)
+    if request is not None:
+        reference, target = see_request(reference, target, request)
     if not rules and count_ranks(reference) != count_ranks(target):
         return join_ranks(reference, target)  # what the ranks were given is joined before it is compared
     reference, target = see_same_start(reference, target, same)
