@@ -105,6 +105,7 @@ EMPTY_HEADER: Dict[str, Any] = {
     "tool": "",
     "lacks": [],
     "fused": {},
+    "conversion": {},
     "content": "",
 }
 
@@ -159,6 +160,9 @@ EAGER = "eager"
 COMPILED_CHOICES = ("", KEPT, EAGER)
 """`capture.compiled`: whether compiled code runs compiled or as it was written; ``""`` is eager for scripts, else kept."""
 
+RUNTIMES = ("", "onnxruntime")  # what runs a model: torch, or another
+EXPORTERS = ("dynamo", "legacy")
+OPTIMISATIONS = ("none", "basic", "extended", "all")  # of ONNX Runtime
 MIXED_LEVELS = O1, O2 = ("O1", "O2")  # of mixed precision, as apex means them
 MIXED_TYPES = ("float16", "bfloat16")
 MIXED_OPERATOR_TYPES = (*MIXED_TYPES, "float32")

@@ -15,6 +15,7 @@ from precflow.agent.contract import (
     DETAILS,
     DYNAMIC,
     EAGER,
+    EXPORTERS,
     FORWARD,
     KEPT,
     LARGEST,
@@ -24,9 +25,11 @@ from precflow.agent.contract import (
     MIXED_TYPES,
     NOISES,
     NONE,
+    OPTIMISATIONS,
     PHASES,
     RECORDED,
     REQUEST_SCHEMA,
+    RUNTIMES,
     SHIPPED,
     UNCHECKED,
     WEIGHTS_CHOICES,
@@ -141,6 +144,28 @@ class PrecisionSection(NamedTuple):
     growth_interval: int = 2000
 
 
+class ConversionSection(NamedTuple):
+    """Section ``conversion``: the model runs in another runtime than torch.
+
+    Attributes:
+        runtime: ``""`` (torch) or ``onnxruntime``.
+        file: A graph that exists; ``""``: exported.
+        exporter: ``dynamo`` or ``legacy``.
+        opset: Version of ONNX's operators that it is exported to.
+        optimise: How far ONNX Runtime optimises the graph.
+        provider: Its name of the device.
+        keep_float32: Names of nodes and operators that stay in float32 in a graph in float16.
+    """
+
+    runtime: str = ""
+    file: str = ""
+    exporter: str = "dynamo"
+    opset: int = 20
+    optimise: str = "extended"
+    provider: str = "CPUExecutionProvider"
+    keep_float32: Tuple[str, ...] = ()
+
+
 class Change(NamedTuple):
     """One thing that an arm of a what-if changes.
 
@@ -194,6 +219,7 @@ class Request(NamedTuple):
     rounds: int = 0
     ranks: int = 1
     mixed_precision: PrecisionSection = PrecisionSection()
+    conversion: ConversionSection = ConversionSection()
 
 
 def runs_eagerly(request: Request) -> bool:
@@ -281,6 +307,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         rounds=reader.value("rounds", 0, int),
         ranks=reader.positive("ranks", 1),
         mixed_precision=_parse_precision(reader.section("mixed_precision")),
+        conversion=_parse_conversion(reader.section("conversion")),
     )
     if reader.problems:
         raise AgentError("bad_request", "the request is not usable: " + "; ".join(reader.problems))
@@ -333,6 +360,18 @@ def _parse_precision(reader: _Reader) -> PrecisionSection:
         operators=operators,
         loss_scale=scale,
         growth_interval=reader.positive("growth_interval", 2000),
+    )
+
+
+def _parse_conversion(reader: _Reader) -> ConversionSection:
+    return ConversionSection(
+        runtime=reader.choice("runtime", "", RUNTIMES),
+        file=reader.value("file", "", str),
+        exporter=reader.choice("exporter", "dynamo", EXPORTERS),
+        opset=reader.positive("opset", 20),
+        optimise=reader.choice("optimise", "extended", OPTIMISATIONS),
+        provider=reader.value("provider", "CPUExecutionProvider", str),
+        keep_float32=reader.texts("keep_float32", ()),
     )
 
 

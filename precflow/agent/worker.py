@@ -102,6 +102,10 @@ def _run_workload(request: Request, device: Device, where: torch.device, events:
         from precflow.agent.script.as_is import run_as_is
 
         run_as_is(request, device, where, events)
+    elif request.conversion.runtime:
+        from precflow.agent.converted.dump import dump as dump_converted
+
+        dump_converted(request, device, where, events)
     elif request.workload.get("script"):
         from precflow.agent.script import dump as watched
         from precflow.agent.script import plain

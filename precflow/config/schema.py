@@ -180,6 +180,30 @@ class MixedPrecision:
 
 
 @dataclass(frozen=True)
+class Conversion:
+    """How a side runs a converted model in place of torch's (docs/converted-models.md)."""
+
+    runtime: str = key(
+        "", "What runs the model: empty is torch, `onnxruntime` runs the graph that it is exported to.", "onnxruntime"
+    )
+    file: str = key(
+        "", "A graph that exists already, in place of exporting one. Weights in files of their own lie beside it.", "model.onnx"
+    )
+    exporter: str = key("dynamo", "Which of torch's two exporters makes the graph.", "legacy")
+    opset: int = key(20, "Version of ONNX's operators that the graph is exported to.", "17")
+    optimise: str = key(
+        "extended",
+        "How far ONNX Runtime optimises the graph that is judged: `all` also changes layouts, so that fewer tensors keep their "
+        "names.",
+        "none",
+    )
+    provider: str = key("CPUExecutionProvider", "ONNX Runtime's name of the device.", "CANNExecutionProvider")
+    keep_float32: tuple[str, ...] = key(
+        (), "Nodes, or operators such as Softmax, that stay in float32 where the side's type is float16.", "[node_softmax_3]"
+    )
+
+
+@dataclass(frozen=True)
 class Side:
     """Where a side runs, in which element type, with which interpreter and variables."""
 
@@ -195,6 +219,7 @@ class Side:
         "float16",
     )
     mixed_precision: MixedPrecision = field(default_factory=MixedPrecision)
+    conversion: Conversion = field(default_factory=Conversion)
     dump: str = key(
         "", "Folder of a dump that exists already; it is used in place of running the workload.", "/data/dumps/a100"
     )

@@ -39,6 +39,7 @@ SCRIPT = ("workload", "script")
 _LIMITS = f"{' '.join(LIMITED)} metrics.*"
 _SIDE = "device dtype variables.* ranks arguments.* migration"
 _MIXED_PRECISION = "level dtype float32_modules operators.* loss_scale growth_interval"
+_CONVERSION = "runtime exporter opset optimise provider keep_float32"
 RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything below a key. A recipe may set no other key
     "about": "title owner needs asks.*",
     "environment": "same",
@@ -46,8 +47,10 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "workload": "model.* inputs.* loss.* optimizer.* learning_rate mode arguments.* compile evaluation stop_early files",
     "reference": _SIDE,
     "reference.mixed_precision": _MIXED_PRECISION,
+    "reference.conversion": _CONVERSION,
     "target": _SIDE,
     "target.mixed_precision": _MIXED_PRECISION,
+    "target.conversion": _CONVERSION,
     "golden": "device dtype",
     "determinism": "seed algorithms random_numbers dropout repeat data observer as_is",
     "capture": "level phase scope step rank detail budget keep_last fine weights compiled timeout debug",

@@ -19,7 +19,7 @@ from precflow.errors import DumpError
 _AGAIN = "write the dump again, or copy it again from where it was written"
 _ADDED: Mapping[str, Any] = {
     name: EMPTY_HEADER[name]
-    for name in ("script", "observer", "ran", "compiled", "loss_steps", "updates", "tool", "lacks", "fused")
+    for name in ("script", "observer", "ran", "compiled", "loss_steps", "updates", "tool", "lacks", "fused", "conversion")
 }  # keys that older agents of this schema do not write, with their empty values
 _MOST = 1 << 20  # steps of one range: a header is from outside
 _SIDES = ("reference", "target", "golden")
@@ -244,6 +244,7 @@ class Header:
         tool: The other tool that recorded it; empty for a dump of ours.
         lacks: What such a tool does not keep, in words.
         fused: Name of an operator that was computed inside of another one -> the module whose output shows it.
+        conversion: What is known of a run in ONNX Runtime: versions, and the links between torch and it; empty for others.
         content: Hash that identifies the evidence, without times, paths and facts.
         checksum: Checksum of everything above.
     """
@@ -282,6 +283,7 @@ class Header:
     tool: str = ""
     lacks: tuple[str, ...] = ()
     fused: Mapping[str, str] = field(default_factory=dict)
+    conversion: Mapping[str, Any] = field(default_factory=dict)
     content: str = ""
     checksum: str = ""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from precflow.agent.contract import API, CHECKED, FORWARD, LEFT_OUT, NOISES, NONE, OPERATOR, RECORDED, REQUEST_SCHEMA
-from precflow.config.schema import MixedPrecision, RunConfig, Side, plain
+from precflow.config.schema import Conversion, MixedPrecision, RunConfig, Side, plain
 from precflow.config.sections.whatifs import REFERENCE_CHOICE
 from precflow.config.vocabulary import ESCALATING
 
@@ -44,6 +44,7 @@ def describe_side(config: RunConfig, side: str, *, region: CaptureRules | None =
         "ranks": settings.ranks,
         "emulate": dict(emulate),
         **_describe_precision(settings),
+        **({} if settings.conversion == Conversion() else {"conversion": plain(settings.conversion)}),
         **(_GIVEN if side == "target" and gives_choices(config) else {}),
         "workload": _describe_workload(config, settings),
         "determinism": {
@@ -73,6 +74,7 @@ def describe_noise(config: RunConfig, dtype: str) -> dict[str, Any]:
     if config.workload.script:  # what comes after the last recorded step is of no use
         described["workload"] = {**described["workload"], "stop_early": True}
     described.pop("mixed_precision", None)
+    described.pop("conversion", None)  # what rounding does is measured with torch, whatever runs the model
     described |= _describe_precision(config.target)
     determinism = {**described["determinism"], "repeat": False}
     for name in ("observer", "data"):  # of the runs that are judged

@@ -111,7 +111,8 @@ def _find_path(text: str) -> Path | None:
 def declare(side: str, job: Job) -> Mapping[str, Any]:
     """Return what a dump of a side depends on: the request, with the content of its files in place of their paths."""
     plain = dict(describe_side(job.config, side))
-    return {**plain, "workload": declare_workload(plain["workload"])}
+    converted = {"conversion": declare_workload(plain["conversion"])} if "conversion" in plain else {}
+    return {**plain, **converted, "workload": declare_workload(plain["workload"])}
 
 
 def locate(side: str, job: Job) -> Mapping[str, Any]:

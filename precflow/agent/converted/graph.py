@@ -1,0 +1,375 @@
+"""A graph of ONNX and what is done with it: load, export, optimise, convert to float16, run with every tensor as an output.
+
+``onnx`` and ``onnxruntime`` are imported where they are used: most agents have neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import os
+import tempfile
+import warnings
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
+
+import torch
+
+from precflow.agent.capture.nesting import leaves, output_tensors
+from precflow.agent.failures import AgentError
+
+if TYPE_CHECKING:
+    from precflow.agent.request import ConversionSection
+
+CPU = "CPUExecutionProvider"
+FORCED = "/forced"  # ending of the graph input that stands in for a tensor
+_LEVELS = {"none": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
+_KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
+_MOST_BYTES = (1 << 31) - (1 << 20)  # of a message of protobuf; a larger graph keeps its weights in a file beside it
+_NEWEST_OF_LEGACY = 20  # opset
+_SHOWN = 5
+
+
+def require(module: str) -> Any:
+    """Import and return a module of the extra ``onnx``.
+
+    Raises:
+        AgentError: ``workload``: not installed in this side's interpreter; names the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        library = str(error.name or module).partition(".")[0]
+        message = "%s is not installed in this side's interpreter" % library
+        raise AgentError("workload", message, "pip install 'precflow[onnx]' there, or %s alone" % library) from error
+
+
+class _TensorsOnly(torch.nn.Module):
+    """A model that returns the tensors of its output as a flat tuple, which both exporters take.
+
+    Args:
+        model: The model.
+        names: Names of its inputs, for an exporter that gives them by place.
+    """
+
+    def __init__(self, model: torch.nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model = model  # `pairing.WRAPPED`
+        self._names = list(names)
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Return the tensors in the model's output, in order."""
+        output = self.model(**dict(zip(self._names, arguments)), **named)
+        return tuple(tensor for _, tensor in output_tensors(output))
+
+
+def export(model: torch.nn.Module, inputs: Mapping[str, Any], settings: ConversionSection, folder: str) -> Any:
+    """Export a model by ``torch.onnx.export`` and return the ``onnx.ModelProto``.
+
+    Raises:
+        AgentError: ``workload``: a library is missing. ``unsupported``: torch cannot export the model.
+    """
+    onnx = require("onnx")
+    names = [name for name, value in leaves(inputs) if isinstance(value, torch.Tensor)]
+    path = os.path.join(folder, "exported.onnx")
+    wrapped = _TensorsOnly(model, list(inputs))
+    wrapped.train(model.training)
+    try:
+        with torch.no_grad(), _quietly():
+            if settings.exporter == "dynamo":
+                require("onnxscript")
+                program = torch.onnx.export(
+                    wrapped, (), kwargs=dict(inputs), dynamo=True, opset_version=settings.opset, input_names=names
+                )
+                program.save(path)  # type: ignore[union-attr]  # None only without dynamo
+            else:
+                torch.onnx.export(
+                    wrapped,
+                    tuple(inputs.values()),
+                    path,
+                    dynamo=False,
+                    opset_version=min(settings.opset, _NEWEST_OF_LEGACY),
+                    input_names=names,
+                )
+    except AgentError:
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error  # the exporter's own message is its general advice
+        message = "torch.onnx.export (%s) cannot export the model: %s" % (settings.exporter, _first_line(cause))
+        other = "legacy" if settings.exporter == "dynamo" else "dynamo"
+        step = "try conversion.exporter=%s, or give a file: conversion.file=model.onnx" % other
+        raise AgentError("unsupported", message, step) from error
+    return onnx.load(path)
+
+
+def _first_line(error: BaseException) -> str:
+    return "%s: %s" % (type(error).__name__, (str(error).strip().splitlines() or [""])[0])
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep the exporter's report on its own progress off the screen."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def load(path: str) -> Any:
+    """Return the graph in a file, with weights that lie beside it.
+
+    Raises:
+        AgentError: ``workload``: it is missing, or no graph, or the file of its weights is missing.
+    """
+    onnx = require("onnx")
+    try:
+        return onnx.load(path)
+    except Exception as error:
+        message = "conversion.file: %s cannot be read as a graph of ONNX: %s" % (path, _first_line(error))
+        step = "weights that lie in files of their own belong beside it, under the names that it was saved with"
+        raise AgentError("workload", message, step) from error
+
+
+def prepare(model: Any) -> Any:
+    """Return the graph with functions written out and a name at each node, fit for everything else in this module.
+
+    Raises:
+        AgentError: ``unsupported``: it has operators that ONNX Runtime does not have.
+    """
+    inliner = require("onnx.inliner")
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    foreign = sorted({"%s::%s" % (n.domain, n.op_type) for n in walk(model.graph) if n.domain not in _KNOWN_DOMAINS})
+    if foreign:
+        message = "the graph has operators that ONNX Runtime does not have: %s" % ", ".join(foreign[:_SHOWN])
+        raise AgentError("unsupported", message, "export it without them: precflow loads no libraries of custom operators")
+    taken = {node.name for node in model.graph.node}
+    for number, node in enumerate(model.graph.node):
+        if not node.name:
+            name = "%s_%d" % (node.op_type, number)
+            node.name = name if name not in taken else name + "_"
+    return model
+
+
+def walk(graph: Any) -> Iterator[Any]:
+    """Yield every node of a graph, those of branches and loops too."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from walk(inner)
+
+
+def find_control_flow(model: Any) -> List[str]:
+    """Return the names of nodes with a graph inside, which is run as a whole."""
+    return [node.name for node in model.graph.node if any(a.HasField("g") or a.graphs for a in node.attribute)]
+
+
+def optimise(model: Any, level: str, provider: str = CPU) -> Any:
+    """Return the graph as ONNX Runtime's optimiser makes it.
+
+    Nodes are fused only while what is between them is no output, so this comes before outputs are added.
+    """
+    onnx = require("onnx")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "optimised.onnx")
+        options = _make_options(level)
+        options.optimized_model_filepath = path
+        _open(model, options, provider)
+        return onnx.load(path)
+
+
+def to_half(model: Any, keep: Sequence[str]) -> Any:
+    """Return the graph in float16.
+
+    Args:
+        model: The graph in float32; it stays as it is.
+        keep: Names of nodes and of operators that stay in float32.
+
+    Raises:
+        AgentError: ``unsupported``: the converter gives up.
+    """
+    converter = require("onnxruntime.transformers.float16")
+    nodes = {node.name for node in model.graph.node}
+    unknown = [word for word in keep if word not in nodes and word not in {node.op_type for node in model.graph.node}]
+    if unknown:
+        message = "conversion.keep_float32: the graph has no node and no operator %s" % ", ".join(unknown)
+        raise AgentError("bad_request", message, "names of nodes are in the report, operators are such as Softmax")
+    operators = [word for word in keep if word not in nodes]
+    try:
+        with _quietly():
+            return converter.convert_float_to_float16(
+                copy(model),
+                keep_io_types=False,
+                op_block_list=[*converter.DEFAULT_OP_BLOCK_LIST, *operators],
+                node_block_list=[word for word in keep if word in nodes],
+            )
+    except Exception as error:
+        message = "the graph cannot be converted to float16: %s: %s" % (type(error).__name__, error)
+        raise AgentError("unsupported", message, "target.dtype=float32 runs it as it is") from error
+
+
+def copy(model: Any) -> Any:
+    """Return a copy of a graph."""
+    made = type(model)()
+    made.CopyFrom(model)
+    return made
+
+
+class Feeds(NamedTuple):
+    """What goes into a graph.
+
+    Attributes:
+        inputs: Name of an input of the graph -> its value, NumPy.
+        forced: Name of a tensor inside -> what everything behind it is given in its place.
+    """
+
+    inputs: Mapping[str, Any]
+    forced: Mapping[str, Any] = {}
+
+
+def run(model: Any, feeds: Feeds, *, only: Optional[Iterable[str]] = None, provider: str = CPU) -> Dict[str, Any]:
+    """Run a graph as it is, without optimisation, and return every tensor by name.
+
+    Args:
+        model: The graph; it stays as it is.
+        feeds: What goes in. A tensor that is forced is computed too, from what is before it.
+        only: Tensors to return; all of the graph (not of branches and loops) if not given.
+        provider: ONNX Runtime's name of the device.
+
+    Raises:
+        AgentError: ``unsupported``: ONNX Runtime cannot run the graph. ``workload``: an input does not fit.
+    """
+    numpy = require("numpy")
+    work = copy(model)
+    forced = _force(work, feeds.forced)
+    _add_outputs(work, only)
+    session = _open(work, _make_options("none"), provider)
+    wanted = {put.name: put.type for put in session.get_inputs()}
+    given = {**_fit(feeds.inputs, wanted), **forced}
+    missing = [name for name in wanted if name not in given]
+    if missing:
+        message = "the graph wants inputs that the workload does not have: %s" % ", ".join(missing)
+        raise AgentError("workload", message, "name workload.inputs as the graph does: it has %s" % ", ".join(wanted))
+    names = [put.name for put in session.get_outputs()]
+    try:
+        values = session.run(names, {name: given[name] for name in wanted})
+    except Exception as error:
+        raise AgentError("unsupported", "ONNX Runtime cannot run the graph: %s" % str(error).strip()) from error
+    return {
+        name: value
+        for name, value in zip(names, values)
+        if isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"  # no sequences, no text
+    }
+
+
+def _fit(inputs: Mapping[str, Any], wanted: Mapping[str, str]) -> Dict[str, Any]:
+    """Return inputs in the types that a graph declares, as far as floating point goes."""
+    types = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(double)": "float64"}
+    fitted = {}
+    for name, value in inputs.items():
+        dtype = types.get(wanted.get(name, ""))
+        fitted[name] = value.astype(dtype) if dtype and value.dtype.kind == "f" else value
+    return fitted
+
+
+def _force(work: Any, forced: Mapping[str, Any]) -> Dict[str, Any]:
+    """Let everything read graph inputs in place of some tensors; return these inputs by name."""
+    onnx = require("onnx")
+    if not forced:
+        return {}
+    _rename(work.graph, {name: name + FORCED for name in forced})
+    for name, value in forced.items():
+        kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        work.graph.input.append(onnx.helper.make_tensor_value_info(name + FORCED, kind, list(value.shape)))
+    return {name + FORCED: value for name, value in forced.items()}
+
+
+def _rename(graph: Any, names: Mapping[str, str]) -> None:
+    for node in walk(graph):
+        for number, name in enumerate(node.input):
+            if name in names:
+                node.input[number] = names[name]
+    for node in walk(graph):
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                for output in inner.output:  # a branch may return a tensor from outside as it is
+                    output.name = names.get(output.name, output.name)
+
+
+def _add_outputs(work: Any, only: Optional[Iterable[str]]) -> None:
+    onnx = require("onnx")
+    wanted: Optional[Set[str]] = None if only is None else set(only)
+    have = {output.name for output in work.graph.output}
+    for node in work.graph.node:
+        for name in node.output:
+            if name and name not in have and (wanted is None or name in wanted):
+                work.graph.output.append(onnx.ValueInfoProto(name=name))  # ONNX Runtime finds out the type
+                have.add(name)
+
+
+def _make_options(level: str) -> Any:
+    runtime = require("onnxruntime")
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, "ORT_" + _LEVELS[level])
+    options.log_severity_level = 4
+    options.intra_op_num_threads = torch.get_num_threads()
+    return options
+
+
+def _open(model: Any, options: Any, provider: str) -> Any:
+    runtime = require("onnxruntime")
+    available = runtime.get_available_providers()
+    if provider not in available:
+        message = "conversion.provider: ONNX Runtime has no %s here" % provider
+        raise AgentError("device_missing", message, "it has %s" % ", ".join(available))
+    try:
+        with _as_source(model) as source:
+            return runtime.InferenceSession(source, options, providers=[provider])
+    except AgentError:
+        raise
+    except Exception as error:
+        message = "ONNX Runtime does not take the graph: %s" % str(error).strip()
+        raise AgentError("unsupported", message, "the check of ONNX says more: python -m onnx.checker FILE") from error
+
+
+@contextlib.contextmanager
+def _as_source(model: Any) -> Iterator[Any]:
+    """Yield a graph as bytes, or as the path of a file if it is too large for one message."""
+    if model.ByteSize() < _MOST_BYTES:
+        yield model.SerializeToString()
+        return
+    onnx = require("onnx")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "graph.onnx")
+        onnx.save_model(copy(model), path, save_as_external_data=True, location="weights")
+        yield path
+
+
+def between(model: Any, tensor: str, known: Iterable[str]) -> List[Any]:
+    """Return the nodes that compute a tensor from known ones, in the graph's order."""
+    made = {name: node for node in model.graph.node for name in node.output if name}
+    stop, seen, todo, found = set(known), set(), [tensor], set()
+    while todo:
+        name = todo.pop()
+        if name in seen or (name in stop and name != tensor) or name not in made:
+            continue
+        seen.add(name)
+        found.add(made[name].name)
+        todo += [used for used in _used_by(made[name]) if used]
+    return [node for node in model.graph.node if node.name in found]
+
+
+def _used_by(node: Any) -> Set[str]:
+    """Return what a node reads, with what its branches and loops read from outside."""
+    used = set(node.input)
+    for attribute in node.attribute:
+        for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            used |= {name for each in walk(inner) for name in each.input}
+            used |= {output.name for output in inner.output}
+    return used
