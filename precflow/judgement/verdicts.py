@@ -122,6 +122,7 @@ class Verdict:
         unseen: What ran in compiled code and could not be compared inside, in words.
         warnings: Things a reader must know that do not change the verdict.
         changes: What the recipe changed in what ran; the verdict is that of the changed runs.
+        links: What was seen of each link of a converted model, in words; none for sides that run in torch.
         as_is: What comparing runs without those changes has shown.
     """
 
@@ -141,6 +142,7 @@ class Verdict:
     unseen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
+    links: tuple[str, ...] = ()
     as_is: AsIs = field(default_factory=AsIs)
 
 

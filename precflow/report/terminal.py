@@ -228,6 +228,8 @@ def _render_aligned(model: ReportModel, columns: int, amount: _Amount) -> list[s
         lines += render_labelled(
             "source", "   ".join(f"{name}: {text}" for name, text in model.verdict.sources.items()), columns
         )
+    for text in model.verdict.links[:1]:
+        lines += render_labelled("links", text, columns)
     closest = highlights.find_closest_row(model)
     if closest is not None:
         lines += _render_record("closest", closest, columns, whole=True)

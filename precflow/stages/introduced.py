@@ -37,6 +37,7 @@ from precflow.diagnosis.training.replay import ReplayedStep, judge_steps
 from precflow.diagnosis.training.updates import blame_still, find_still_parameters
 from precflow.dumps.protocol import Dump
 from precflow.judgement import lines, standards
+from precflow.judgement.conversion import take_links
 from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.stages import curves, evaluation, golden
@@ -134,7 +135,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     for name in (STEPS_FILE, GRADIENTS_FILE):  # for the stages that come after
         shutil.copyfile(needs[evaluation.NAME] / name, folder / name)
     write_lines(folder / JUDGED_FILE, final.judged)
-    write_value(folder / VERDICT_FILE, final.verdict)
+    write_value(folder / VERDICT_FILE, take_links(final.verdict, reference.header, target.header))
     write_value(folder / REGION_FILE, final.region)
     return StageResult(note=_describe(found, skipped, final))
 

@@ -22,6 +22,7 @@ from precflow.environment.unseen import describe_unseen
 from precflow.errors import StoreError
 from precflow.judgement.as_is import judge_as_is
 from precflow.judgement.carried import find_carried
+from precflow.judgement.conversion import take_links
 from precflow.judgement.floors import find_floors_of_inputs
 from precflow.judgement.inputs import JudgeInput, make_input_judge
 from precflow.judgement.judge import Circumstances, Floors, TrainingCourse, judge
@@ -108,6 +109,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         warnings=(*reproduction.given, *verdict.warnings),
         changes=find_changes(reference.header, target.header),
     )
+    verdict = take_links(verdict, reference.header, target.header)
     dtypes = find_dtypes(reference, target, measures)
     verdict = _take_as_is(job, needs, verdict, list(zip(measures, judged, strict=True)), dtypes)
     write_lines(folder / JUDGED_FILE, judged)

@@ -78,7 +78,7 @@ def test_a_header_has_a_key_for_each_attribute(plain):
     assert set(plain) == {*EMPTY_HEADER, "checksum"} == {one.name for one in dataclasses.fields(header.Header)}
 
 
-ADDED = {"script", "observer", "ran", "compiled", "loss_steps", "updates", "tool", "lacks", "fused"}
+ADDED = {"script", "observer", "ran", "compiled", "loss_steps", "updates", "tool", "lacks", "fused", "conversion"}
 
 
 def test_keys_that_were_added_may_be_missing(write, plain):

@@ -18,6 +18,7 @@ from precflow.agent.capture.nesting import leaves
 from precflow.agent.contract import EMPTY_HEADER, FORWARD, MODULE, OUTPUT, ROOT_MODULE, UNCHECKED, Identity, identity_text
 from precflow.agent.converted import graph
 from precflow.agent.converted.graph import Feeds
+from precflow.agent.converted.links import Chain, examine
 from precflow.agent.converted.pairing import Pairs, TorchRecord, pair
 from precflow.agent.failures import AgentError
 from precflow.agent.measure.content_id import content_id, dtype_name
@@ -113,13 +114,16 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
         with events.time_part("pairs", "pairing the graph with the run of torch"):
             pairs = pair(*list_records(made), plain, *_order_outputs(made), lambda forced: _run_plain(plain, feeds, forced))
         with events.time_part("graph", "running the graph"):
-            final = finish_graph(request, plain)
+            chain = make_chain(request, plain)
+            final = chain.half
             values = graph.run(final, feeds, provider=request.conversion.provider)
             again = graph.run(final, feeds, provider=request.conversion.provider) if request.determinism.repeat else None
+        with events.time_part("links", "comparing each link of the conversion"):
+            links = examine(chain, feeds, pairs, *list_records(made))
         written = write_lines(request, made, pairs, values, writer)
         header = {
             **made.header,
-            "conversion": describe(request, plain, final),
+            "conversion": {**describe(request, plain, final), "links": [link.to_plain() for link in links]},
             "declared": request.declared,
             "dtype": request.dtype,
             "capture": request.capture.to_plain(),
@@ -200,12 +204,15 @@ def make_inputs(model: Any, inputs: Mapping[str, Any]) -> Dict[str, Any]:
     return {name: named[name].numpy() for name in wanted}
 
 
-def finish_graph(request: Request, plain: Any) -> Any:
-    """Return the graph as it is to be judged: in the side's type, optimised, or both."""
+def make_chain(request: Request, plain: Any) -> Chain:
+    """Return the graphs up to the one that is judged: optimised, and in the side's type."""
     settings = request.conversion
     made = plain if settings.optimise == "none" else graph.prepare(graph.optimise(plain, settings.optimise, settings.provider))
     # In this order, as ONNX Runtime's own tools do it: for the CPU it would turn float16 back into float32 while it optimises.
-    return graph.to_half(made, settings.keep_float32) if request.dtype == "float16" else made
+    half = graph.to_half(made, settings.keep_float32) if request.dtype == "float16" else made
+    if half is not made and settings.provider == graph.CPU:
+        half = graph.round_each(half)
+    return Chain(plain, made, half, settings.provider, settings.keep_float32)
 
 
 def _run_plain(plain: Any, feeds: Feeds, forced: Mapping[str, Any]) -> Dict[str, Any]:
@@ -267,7 +274,9 @@ def write_lines(request: Request, made: TorchRun, pairs: Pairs, values: Mapping[
         for put in line["inputs"]:
             shown = {**put, "source": _find_kept(put["source"], orders, by_order)}
             value = find_value(tuple(put["source"]), put) if put["source"] else made.tensors.get(put["content"])
-            inputs.append(_leave_out(shown, half=half) if value is None or half else _store(shown, value, writer, store=store))
+            if value is not None and value.dtype == torch.float32 and half:
+                value = value.half()  # a weight or an input of the model
+            inputs.append(_leave_out(shown, half=half) if value is None else _store(shown, value, writer, store=store))
         writer.call({**line, "inputs": inputs, "outputs": outputs})
     writer.close_step(0, 0)
     return written
@@ -286,10 +295,7 @@ def _store(put: Mapping[str, Any], value: torch.Tensor, writer: Writer, *, store
 
 
 def _leave_out(put: Mapping[str, Any], *, half: bool) -> Dict[str, Any]:
-    """Return the record of an input that is not known.
-
-    In float16 none is: the CPU computes most operators in float32, and the next one reads what was not rounded yet.
-    """
+    """Return the record of an input that the graph does not have."""
     dtype = "float16" if half and put["dtype"] == "float32" else put["dtype"]
     return {
         **{name: put[name] for name in ("index", "source", "weight", "shape")},

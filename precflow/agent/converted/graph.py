@@ -12,7 +12,7 @@ import logging
 import os
 import tempfile
 import warnings
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -23,11 +23,16 @@ if TYPE_CHECKING:
     from precflow.agent.request import ConversionSection
 
 CPU = "CPUExecutionProvider"
+READ = "/read"  # ending of what a node reads of a tensor: see `round_each`
 FORCED = "/forced"  # ending of the graph input that stands in for a tensor
 _LEVELS = {"none": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a message of protobuf; a larger graph keeps its weights in a file beside it
 _NEWEST_OF_LEGACY = 20  # opset
+_READ = frozenset(  # no sequences and no text, and no bfloat16, which NumPy does not have
+    "tensor(%s)" % kind
+    for kind in "float16 float double bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 complex64 complex128".split()
+)
 _SHOWN = 5
 
 
@@ -203,7 +208,7 @@ def to_half(model: Any, keep: Sequence[str]) -> Any:
     operators = [word for word in keep if word not in nodes]
     try:
         with _quietly():
-            return converter.convert_float_to_float16(
+            half = converter.convert_float_to_float16(
                 copy(model),
                 keep_io_types=False,
                 op_block_list=[*converter.DEFAULT_OP_BLOCK_LIST, *operators],
@@ -212,6 +217,52 @@ def to_half(model: Any, keep: Sequence[str]) -> Any:
     except Exception as error:
         message = "the graph cannot be converted to float16: %s: %s" % (type(error).__name__, error)
         raise AgentError("unsupported", message, "target.dtype=float32 runs it as it is") from error
+    _join_casts(half, nodes)
+    return half
+
+
+def _join_casts(half: Any, own: Set[str]) -> None:
+    """Let a node that stays in float32 read what the one before it has computed in float32, and not its rounding.
+
+    Args:
+        half: The converted graph.
+        own: Names of nodes that were in it before: their casts are the graph's.
+    """
+    onnx = require("onnx")
+    made = {name: node for node in half.graph.node for name in node.output}
+    target = {
+        name: next(attribute.i for attribute in node.attribute if attribute.name == "to")
+        for name, node in made.items()
+        if node.op_type == "Cast" and node.name not in own
+    }
+    exact = {
+        name: made[made[name].input[0]].input[0]
+        for name, dtype in target.items()
+        if dtype == onnx.TensorProto.FLOAT and target.get(made[name].input[0]) == onnx.TensorProto.FLOAT16
+    }
+    _rename(half.graph, exact)
+
+
+def round_each(model: Any) -> Any:
+    """Return a graph in float16 in which every node reads what the one before has rounded.
+
+    The CPU has few operators in float16. ONNX Runtime computes the others in float32, and where two of them follow each other
+    it leaves out the rounding in between: an overflow is not seen there, and is on any device that has float16. An `Identity`
+    between them keeps the rounding.
+    """
+    onnx = require("onnx")
+    made = copy(model)
+    nodes = list(made.graph.node)
+    outputs = [name for node in nodes if node.op_type != "Constant" for name in node.output if name]
+    read = {name for node in walk(made.graph) for name in _used_by(node)}
+    _rename(made.graph, {name: name + READ for name in outputs if name in read})
+    del made.graph.node[:]
+    for node in nodes:
+        made.graph.node.append(node)
+        for name in node.output:
+            if node.op_type != "Constant" and name in read:
+                made.graph.node.append(onnx.helper.make_node("Identity", [name], [name + READ], name=name + READ))
+    return made
 
 
 def copy(model: Any) -> Any:
@@ -245,7 +296,6 @@ def run(model: Any, feeds: Feeds, *, only: Optional[Iterable[str]] = None, provi
     Raises:
         AgentError: ``unsupported``: ONNX Runtime cannot run the graph. ``workload``: an input does not fit.
     """
-    numpy = require("numpy")
     work = copy(model)
     forced = _force(work, feeds.forced)
     _add_outputs(work, only)
@@ -257,15 +307,18 @@ def run(model: Any, feeds: Feeds, *, only: Optional[Iterable[str]] = None, provi
         message = "the graph wants inputs that the workload does not have: %s" % ", ".join(missing)
         raise AgentError("workload", message, "name workload.inputs as the graph does: it has %s" % ", ".join(wanted))
     names = [put.name for put in session.get_outputs()]
+    values = require("onnxruntime").OrtValue
     try:
-        values = session.run(names, {name: given[name] for name in wanted})
+        made = session.run_with_ort_values(names, {name: values.ortvalue_from_numpy(given[name]) for name in wanted})
     except Exception as error:
         raise AgentError("unsupported", "ONNX Runtime cannot run the graph: %s" % str(error).strip()) from error
-    return {
-        name: value
-        for name, value in zip(names, values)
-        if isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"  # no sequences, no text
-    }
+    kinds = {name: value.data_type() for name, value in zip(names, made) if value.has_value()}
+    return {name: value.numpy() for name, value in zip(names, made) if kinds.get(name) in _READ}
+
+
+def run_on(model: Any, feeds: Feeds, provider: str) -> Dict[str, Any]:
+    """Run a graph on a device and return every tensor by name; see :func:`run`."""
+    return run(model, feeds, provider=provider)
 
 
 def _fit(inputs: Mapping[str, Any], wanted: Mapping[str, str]) -> Dict[str, Any]:
@@ -363,6 +416,34 @@ def between(model: Any, tensor: str, known: Iterable[str]) -> List[Any]:
         found.add(made[name].name)
         todo += [used for used in _used_by(made[name]) if used]
     return [node for node in model.graph.node if node.name in found]
+
+
+def extract(model: Any, tensor: str, known: Iterable[str]) -> Tuple[Any, List[str]]:
+    """Return a graph of the nodes that compute one tensor from known ones, and the names that it reads."""
+    onnx = require("onnx")
+    nodes = between(model, tensor, known)
+    made = {name for node in nodes for name in node.output}
+    used = [name for node in nodes for name in sorted(_used_by(node)) if name and name not in made]
+    weights = [weight for weight in model.graph.initializer if weight.name in used]
+    inner = {name for node in nodes for each in walk_inside(node) for name in each.output}
+    stored = {weight.name for weight in weights} | inner
+    inputs = [name for name in dict.fromkeys(used) if name not in stored]
+    helper = onnx.helper
+    piece = helper.make_graph(
+        nodes,
+        "piece",
+        [onnx.ValueInfoProto(name=name) for name in inputs],
+        [onnx.ValueInfoProto(name=tensor)],
+        weights,
+    )
+    return helper.make_model(piece, opset_imports=model.opset_import, ir_version=model.ir_version), inputs
+
+
+def walk_inside(node: Any) -> Iterator[Any]:
+    """Yield every node in the branches and loops of a node."""
+    for attribute in node.attribute:
+        for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            yield from walk(inner)
 
 
 def _used_by(node: Any) -> Set[str]:
