@@ -140,6 +140,25 @@ def test_a_fault_of_the_target_is_large_and_a_correct_other_chip_is_not(dumped, 
         assert least <= rho(found) < most
 
 
+@pytest.mark.parametrize("compute", [operator.mul, operator.add, operator.truediv])
+def test_a_number_that_a_backend_rounds_to_the_type_of_the_tensor_is_no_fault(dumped, compute):
+    number = torch.tensor(0.70019531 + 0.000239)  # nearly in the middle between two numbers of float16
+    wide = IMAGE.half()
+    (call,) = dumped(lambda _: compute(wide, number)).calls(compute.__name__.replace("truediv", "div"))
+
+    def evaluated(output):
+        replaced = _Replacing(computation.TensorFiles(), call.sides["target"].outputs[0], output)
+        return evaluate_call(call, replaced)[0]["sides"]["target"]
+
+    kept = compute(wide.double(), number.double()).half()
+    rounded = compute(wide.double(), number.half().double()).half()
+    assert not torch.equal(kept, rounded)
+    for output in (kept, rounded):
+        assert evaluated(output)["eta"] < 2.0**-11
+        assert evaluated(output)["variance"] == pytest.approx(1.0, abs=0.5)
+    assert evaluated(rounded * 1.01)["eta"] > 2.0**-8
+
+
 class _Replacing:
     """Reads tensors from files, but for one in whose place another is given: as if the target had computed it."""
 
