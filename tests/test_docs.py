@@ -24,6 +24,7 @@ DOCUMENTS = sorted(
 )
 BLOCK = re.compile(r"(?P<skip><!-- not run: [^\n]+ -->\n+)?```bash\n(?P<body>.*?)```", re.DOTALL)
 OTHER_MODEL = re.compile(r"precflow \+recipe=minilm")
+CONVERTED = re.compile(r"precflow \+recipe=onnx_conversion")
 TRAINING = re.compile(r"precflow \+recipe=small\.yaml workload\.script=(train_glm|train)\.py")  # examples 06 and 05
 BLOCKS_OF = {"train_glm": "layers", "train": "depth"}
 WHOLE_ENCODER = re.compile(r"precflow \+recipe=sd_text_encoder(?=.*?(?:\+emulate=(?P<fault>\w+)|$))")
@@ -64,6 +65,7 @@ def with_less_work(line, small_encoder, *, measures):
     def train_less(found):
         return f"{found[0]} workload.arguments.steps=5 workload.arguments.{BLOCKS_OF[found[1]]}=1{fixed}"
 
+    line = CONVERTED.sub(f"\\g<0> {' '.join(small_encoder(layers=1))}{fixed}", line)
     line = OTHER_MODEL.sub(rf"\g<0>{fixed}", TRAINING.sub(train_less, line))
     return WHOLE_ENCODER.sub(shorten, line)
 

@@ -37,7 +37,7 @@ from precflow.agent.contract import (
 from precflow.agent.sampling import parse_slices
 from precflow.config import signatures
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
-from precflow.config.schema import SIDES, Capture, MixedPrecision, RunConfig, Side, plain
+from precflow.config.schema import SIDES, Capture, Conversion, MixedPrecision, RunConfig, Side, plain
 from precflow.config.sections import curves_section, pairing_section, tolerance_section, whatifs
 from precflow.config.sections.store_address import find_problem, find_slip, is_address
 from precflow.config.suggestions import did_you_mean
@@ -100,6 +100,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_capture(config)
     yield from _check_learning_rate(config)
     yield from _check_mixed_precision(config)
+    yield from _check_conversion(config)
     yield from _check_whatif(config)
     yield from _check_golden(config)
     yield from _check_site(config)
@@ -263,6 +264,37 @@ def _check_mixed_precision(config: RunConfig) -> PathProblems:
     if scales[0] != scales[1] and {BACKWARD, GRADIENT} & set(config.capture.phase):
         apart = f"is {scales[1]}, and {scales[0]} on the reference: gradients before the optimizer are not comparable then"
         yield ("target", "mixed_precision", "loss_scale"), f"{apart}. Give both the same, or capture.phase=[forward,optimizer]"
+
+
+def _check_conversion(config: RunConfig) -> PathProblems:
+    """Yield what a side in another runtime cannot do, before anything runs."""
+    for name, side in (("reference", config.reference), ("target", config.target)):
+        if side.conversion.runtime:
+            yield from _check_converted_side(config, name, side)
+        elif side.conversion != Conversion():
+            yield (name, "conversion"), f"does nothing without a runtime: {name}.conversion.runtime=onnxruntime"
+
+
+def _check_converted_side(config: RunConfig, name: str, side: Side) -> PathProblems:
+    capture, on_cpu = config.capture, "torch's part of a converted side runs on the cpu, and the graph on"
+    wrong: tuple[tuple[bool, DottedPath, str], ...] = (
+        (bool(config.workload.script), (name, "conversion"), "is of a workload of functions: a script runs in torch"),
+        (side.device != ("cpu",), (name, "device"), f"is {list(side.device)}; {on_cpu} {name}.conversion.provider"),
+        (side.dtype not in {"float32", "float16"}, (name, "dtype"), f"is {side.dtype}; a graph runs in float32 or float16"),
+        (
+            side.mixed_precision != MixedPrecision(),
+            (name, "mixed_precision"),
+            f"is torch's; see {name}.conversion.keep_float32",
+        ),
+        (tuple(capture.phase) != ("forward",), ("capture", "phase"), "a graph has a forward alone: capture.phase=[forward]"),
+        (
+            capture.detail != "tensors" or bool(capture.rules),
+            ("capture", "detail"),
+            "a converted side is compared by its tensors: capture=tensors, and no capture.rules",
+        ),
+        (bool(config.whatif), ("whatif",), f"changes what torch computes, and the {name} runs a graph: leave it out"),
+    )
+    yield from ((path, message) for holds, path, message in wrong if holds)
 
 
 def _check_mixed_side(config: RunConfig, side: Side, path: DottedPath) -> PathProblems:

@@ -215,6 +215,7 @@ def golden_request(config: RunConfig, output: Path, *, ci: bool, declared_key: s
     """
     request = dump_request(config, "target", output, ci=ci, declared_key=declared_key, code=code)
     request.pop("mixed_precision", None)
+    request.pop("conversion", None)
     request["determinism"].pop("observer", None)
     return {
         **request,

@@ -520,3 +520,22 @@ def test_a_golden_run_that_cannot_be_made_is_refused(words, said):
     with pytest.raises(ConfigError) as caught:
         compose(["+recipe=sd_text_encoder", "golden.dtype=float64", *words])
     assert said in str(caught.value) + " ".join(str(problem) for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ("target: {conversion: {optimise: none}}", "target.conversion", "does nothing without a runtime"),
+        (
+            "target: {device: npu, conversion: {runtime: onnxruntime}}",
+            "target.device",
+            "the graph on target.conversion.provider",
+        ),
+        ("target: {dtype: bfloat16, conversion: {runtime: onnxruntime}}", "target.dtype", "float32 or float16"),
+        ("{target: {conversion: {runtime: onnxruntime}}, capture: {phase: [gradient]}}", "capture.phase", "a forward alone"),
+        ("{target: {conversion: {runtime: onnxruntime}}, capture: {detail: sketch}}", "capture.detail", "by its tensors"),
+        ("{reference: {conversion: {runtime: onnxruntime}}, whatif: [top]}", "whatif", "the reference runs a graph"),
+    ],
+)
+def test_what_a_converted_side_cannot_do_is_refused(team, text, key, said):
+    assert [message for found, message in refused(team, text) if found == key and said in message], refused(team, text)

@@ -25,6 +25,7 @@ from precflow.agent.converted.graph import require
 WRAPPED = "model"  # name of the model in what is exported: scopes begin with it
 AGREE = 1e-4  # relative L2 of float32 tensors that are the same: rounding stays far below, and another tensor far above
 LEAST_FILL, _LEAST_HALF_FILL = 1e9, 9e3  # of masks, in float32 and as the converter to float16 writes them
+_MOST_CANDIDATES = 3  # records that are tried for one tensor
 _MOST_FORCED = 24  # tensors that are tried
 _SAME_OPERATOR = {  # aten or ONNX -> the torch function that calls it; only where the names differ
     "_native_batch_norm_legit_no_training": "batch_norm",
@@ -126,20 +127,39 @@ def pair(
         ]
         if not open_:
             break
-        _, name, record = min(open_, key=lambda each: (each[0], each[2].key))
-        trial = {**forced, name: record.value.reshape(tensors[name].shape).astype(tensors[name].dtype)}
-        tried = run(trial)
-        found = _find_agreeing(records, by_scope, tried, order)
-        if len(found) > len(agreeing) or name in certain.values():
-            forced, tensors, agreeing = trial, tried, found
+        _, name, scoped = min(open_, key=lambda each: (each[0], each[2].key))
+        for record in _list_candidates(scoped, records, agreeing):
+            trial = {**forced, name: record.value.reshape(tensors[name].shape).astype(tensors[name].dtype)}
+            tried = run(trial)
+            found = _find_agreeing(records, by_scope, tried, order)
+            if len(found) > len(agreeing) or name in certain.values():
+                forced, tensors, agreeing = trial, tried, found
+                break
         else:
             rejected.add(name)
     same = {
-        key: name
-        for key, name in by_scope.items()
-        if name in forced and _fits(known[key].value, forced[name]) and relative_l2(forced[name], known[key].value) == 0
+        record.key: name
+        for name, value in forced.items()
+        for record in records
+        if _fits(record.value, value) and (record.value.reshape(-1) == value.reshape(-1)).all()
     }
     return Pairs({**agreeing, **same}, list(forced))
+
+
+def _list_candidates(
+    scoped: TorchRecord, records: Sequence[TorchRecord], agreeing: Mapping[Tuple[int, str], str]
+) -> List[TorchRecord]:
+    """Return the record that a scope names, and the next ones of its size: a norm that was folded into it is one of them."""
+    behind = [
+        record
+        for record in records
+        if record.key > scoped.key and record.key not in agreeing and _fits(record.value, scoped.value)
+    ]
+    found = [scoped]
+    for record in behind:
+        if len(found) < _MOST_CANDIDATES and not any(_differ(record.value, other.value) == 0 for other in found):
+            found.append(record)
+    return found
 
 
 def find_by_scope(records: Sequence[TorchRecord], model: Any) -> Dict[Tuple[int, str], str]:
