@@ -276,6 +276,8 @@ def write_lines(request: Request, made: TorchRun, pairs: Pairs, values: Mapping[
             value = find_value(tuple(put["source"]), put) if put["source"] else made.tensors.get(put["content"])
             if value is not None and value.dtype == torch.float32 and half:
                 value = value.half()  # a weight or an input of the model
+            if half and request.conversion.keep_float32:
+                value = None  # a node that stays in float32 reads what was not rounded
             inputs.append(_leave_out(shown, half=half) if value is None else _store(shown, value, writer, store=store))
         writer.call({**line, "inputs": inputs, "outputs": outputs})
     writer.close_step(0, 0)
@@ -335,7 +337,7 @@ def find_fused(made: TorchRun, written: Set[Key]) -> Dict[str, str]:
     for line in made.lines:
         for put in line["inputs"]:
             readers[put["content"]].append(line["order"])
-        if line["level"] == MODULE and any((line["order"], put["index"]) in written for put in line["outputs"]):
+        if line["level"] == MODULE and all((line["order"], put["index"]) in written for put in line["outputs"]):
             modules[line["module"]] = line["order"]
     fused: Dict[str, str] = {}
     for line in made.lines:

@@ -60,7 +60,10 @@ def inputs():
 
 @pytest.fixture
 def convert(tmp_path, asked, events, monkeypatch):
-    """Return a function that makes a dump of the network in ONNX Runtime, in this process, and returns its header."""
+    """Return a function that makes a dump of the network in ONNX Runtime, in this process, and returns its header.
+
+    Without a conversion the reference runs in torch.
+    """
     (tmp_path / "converted_workload.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("converted_workload", None)
@@ -77,8 +80,9 @@ def convert(tmp_path, asked, events, monkeypatch):
         folder.mkdir(exist_ok=True)
         settings = {"runtime": "onnxruntime", **(conversion or {})}
         asking = {"side": side, "output": str(folder), "workload": workload, "trusted": ["converted_workload"], **changes}
-        asking = asked(**asking, **({} if side == "reference" else {"conversion": settings}))
-        make = dump_torch if side == "reference" else dump
+        in_torch = side == "reference" and conversion is None
+        asking = asked(**asking, **({} if in_torch else {"conversion": settings}))
+        make = dump_torch if in_torch else dump
         make(requests.parse(asking), Cpu(), torch.device("cpu"), events)
         return json.loads(Path(folder, "dump.json").read_text())
 

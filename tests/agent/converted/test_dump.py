@@ -70,3 +70,11 @@ def test_a_missing_library_is_named_with_the_extra(convert, monkeypatch):
         convert()
     assert "precflow[onnx]" in caught.value.next_step
     assert not Path(convert.folder / "target" / "dump.json").exists()
+
+
+def test_two_graphs_are_compared_by_the_records_that_both_are_paired_with(convert):
+    for side, optimise in (("reference", "none"), ("target", "all")):
+        convert(side=side, conversion={"exporter": "legacy", "optimise": optimise})
+    result = precflow.compare(convert.folder / "reference", convert.folder / "target")
+    assert (result.verdict, result.reasons) == ("aligned", ())
+    assert len(result.records) > 50
