@@ -214,6 +214,7 @@ class Request(NamedTuple):
     batches: str  # folder of the reference's dump, whose batches the target is given
     plain_run: str  # folder of an earlier run of a script without hooks (action ``plain``), the same
     noise: str = ""  # for action ``noise`` of a script, which has one disturbance in each process: one of ``contract.NOISES``
+    inputs: str = ""  # file with the reference's inputs of parts of the model, which these are given in place of their own
     choices: str = ""  # file with the reference's choices, which the run is given in place of its own
     arms: Tuple[Arm, ...] = ()
     rounds: int = 0
@@ -302,6 +303,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         batches=reader.value("batches", "", str),
         plain_run=reader.value("plain_run", "", str),
         noise=reader.choice("noise", "", ("", *NOISES)),
+        inputs=reader.value("inputs", "", str),
         choices=reader.value("choices", "", str),
         arms=tuple(_parse_arm(section) for section in reader.sections("arms")),
         rounds=reader.value("rounds", 0, int),

@@ -123,6 +123,12 @@ class Workload:
         "0.0",
     )
     mode: str = key("eval", "Whether the model is put into evaluation or training mode.", "train")
+    parts: tuple[str, ...] = key(
+        (),
+        "Parts of the model, as names of its modules in order. The target runs each once more on the inputs that the reference "
+        "gave it, which tells the parts that are to blame from those that inherit. Needs `capture.detail=tensors`.",
+        "[text_encoder, unet, vae_decoder]",
+    )
     script: str = key(
         "",
         "A training script, run unchanged in place of model and inputs (docs/scripts.md), or a module in the form "

@@ -44,7 +44,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "about": "title owner needs asks.*",
     "environment": "same",
     "environment.require": "free_disk torch python",
-    "workload": "model.* inputs.* loss.* optimizer.* learning_rate mode arguments.* compile evaluation stop_early files",
+    "workload": "model.* inputs.* loss.* optimizer.* learning_rate mode parts arguments.* compile evaluation stop_early files",
     "reference": _SIDE,
     "reference.mixed_precision": _MIXED_PRECISION,
     "reference.conversion": _CONVERSION,

@@ -9,6 +9,7 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import RunConfig
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.alone import RunAlone
+from precflow.diagnosis.chain import Part
 from precflow.diagnosis.explained import Explanation
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.introduced import IntroducedError
@@ -38,6 +39,7 @@ class Comparison:
         gradients: The gradients of both sides.
         explanations: What explains suspects: computed again with one thing changed.
         alone: Suspects that the target has run alone.
+        parts: Parts of the model that were run on the reference's inputs.
     """
 
     reference: Dump
@@ -55,6 +57,7 @@ class Comparison:
     gradients: Gradients = field(default_factory=Gradients)
     explanations: Sequence[Explanation] = ()
     alone: Sequence[RunAlone] = ()
+    parts: Sequence[Part] = ()
 
     @property
     def same_dtype(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from precflow.comparison.detail.record import RecordDetail
 from precflow.curves.outcome import CurveOutcome
+from precflow.diagnosis.chain import Part
 from precflow.diagnosis.findings import Finding, Outcome, Region
 from precflow.diagnosis.golden import GoldenRow
 from precflow.diagnosis.operator_table import OperatorRow
@@ -106,6 +107,7 @@ class ReportModel:
         details: The records that are furthest over their limits, in full.
         rows_left_out: Records that are not among the rows.
         whatifs: What the what-ifs have shown, the one that removes most first.
+        parts: Parts of the model that were run on the reference's inputs, and which of them are to blame.
         operators: How exact each operator of the target is, where that was asked for.
         phases: The parts of a training step and which of them is guilty; empty for a run that trains nothing.
         procedure: The checks of a training migration, in order; empty for a run that trains nothing.
@@ -137,6 +139,7 @@ class ReportModel:
     details: tuple[RecordDetail, ...] = ()
     whatifs: tuple[Outcome, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
+    parts: tuple[Part, ...] = ()
     curves: tuple[CurveOutcome, ...] = ()
     phases: tuple[PhaseState, ...] = ()
     procedure: tuple[Check, ...] = ()

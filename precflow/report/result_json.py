@@ -63,6 +63,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         ],
         "whatifs": make_strict(model.whatifs),
         "operators": make_strict(model.operators),
+        "parts": make_strict(model.parts),
         "golden": make_strict(model.golden),
         "curves": [
             {key: value for key, value in make_strict(one).items() if key != "points"}

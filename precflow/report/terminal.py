@@ -17,6 +17,7 @@ from rich.cells import cell_len
 
 from precflow import numbers, streams
 from precflow.diagnosis.advice.whatif import describe, explain
+from precflow.diagnosis.chain import describe_parts
 from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
@@ -98,6 +99,7 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     phases = _break_lines(describe_phases(model.phases), columns - 3, 2) if model.phases else []
     unseen = [line for text in model.verdict.unseen for line in _break_lines(wording.printable(text), columns - 3, 3)]
     head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in (*phases, *unseen)), ""]
+    head += [*render_labelled("parts", describe_parts(model.parts), columns), ""] if model.parts else []
     tried = _render_whatifs(model, columns)
     room = next(most for least, most in LINES.items() if columns >= least) - len(head) - len(foot) - 1 - len(tried)
     shown = _render_command(model, columns, ascii_only=ascii_only)

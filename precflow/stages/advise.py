@@ -109,6 +109,7 @@ STAGE = Stage(
         "localize",
         "region",
         "introduced",
+        "chain",
         "whatif.suspects_alone",
     ),
     declare=_declare,

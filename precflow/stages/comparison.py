@@ -8,6 +8,7 @@ from pathlib import Path
 from precflow.diagnosis.comparison import Comparison
 from precflow.stages import curves, introduced
 from precflow.stages.alone import read_alone
+from precflow.stages.chain import read_parts
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import Reproduction, read_reproduction
 from precflow.stages.job import Job
@@ -40,4 +41,5 @@ def read_comparison(job: Job, needs: Mapping[str, Path]) -> Comparison:
         gradients=introduced.read_gradients(needs),
         explanations=introduced.read_explanations(needs),
         alone=read_alone(needs),
+        parts=read_parts(needs),
     )

@@ -19,6 +19,7 @@ from precflow.config.sections.standards import are_measured
 from precflow.diagnosis import operator_standards
 from precflow.diagnosis.attribution import Attribution, attribute
 from precflow.diagnosis.calls_differ import DifferentCall, find_different_calls
+from precflow.diagnosis.chain import hold_to_parts
 from precflow.diagnosis.dropped_steps import blame_first_broken, find_first_broken
 from precflow.diagnosis.evaluation import (
     find_doubtful_pairs,
@@ -42,6 +43,7 @@ from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.stages import curves, evaluation, golden
 from precflow.stages.artifacts import read_json_lines, read_lines, read_value, write_lines, write_value
+from precflow.stages.chain import read_parts
 from precflow.stages.compare import read_measures
 from precflow.stages.evaluation import (
     EVALUATION_FILE,
@@ -70,13 +72,14 @@ def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, R
     """
     if NAME in needs:
         folder = needs[NAME]
-        return read_judged(folder), read_verdict(folder), read_region(folder)
+        return read_judged(folder), hold_to_parts(read_verdict(folder), read_parts(needs)), read_region(folder)
     if curves.NAME in needs and not any(name.partition("@")[0] == "judge" for name in needs):
         return [], judge_curves_alone(curves.read_outcomes(needs)), Region()
     judge = latest(needs, "judge")
     judged, verdict = read_judged(judge), read_verdict(judge)
     if judged:  # without, a cause is missing that nobody had looked for
         verdict = replace(verdict, warnings=(*verdict.warnings, LEFT_OUT))
+    verdict = hold_to_parts(verdict, read_parts(needs))
     located = any(name.partition("@")[0] == "localize" for name in needs)  # `stages=[judge]` says what is wrong, and not where
     return judged, verdict, read_region(latest(needs, "localize")) if located else Region()
 

@@ -187,6 +187,7 @@ STAGE = Stage(
         "region",
         "golden",
         "introduced",
+        "chain",
         "operators",
         "advise",
         "whatif",

@@ -19,6 +19,7 @@ from precflow.agent.contract import Identity, parse_identity
 from precflow.comparison.detail.record import RecordDetail, examine_record
 from precflow.config.schema import SIDES
 from precflow.curves.outcome import CurveOutcome
+from precflow.diagnosis.chain import name_starts
 from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.evidence.training import find_other_settings, moves_no_weight
 from precflow.diagnosis.examined import choose_examined
@@ -90,6 +91,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
         columns=tuple(job.config.report.columns),
         emulation=str(target.header.emulate.get("name", "")),
         whatifs=tuple(whatifs),
+        parts=tuple(name_starts(comparison.parts, [(suspect.record, suspect.name) for suspect in region.suspects])),
         operators=tuple(operators),
         golden=tuple(golden),
         curves=curves,

@@ -338,6 +338,7 @@ STAGE = Stage(
         "judge",
         "localize",
         "introduced",
+        "chain",
         "advise",
     ),
     declare=_declare,

@@ -94,3 +94,24 @@ def test_drift_is_inconclusive_by_sketches(small):
     ended = small(*SKETCHES, *planted("nondeterministic_op"))
     assert ended.code == 3, ended.err
     assert ended.result["verdict"]["reasons"][0].startswith("the target does not repeat itself")
+
+
+@pytest.mark.xdist_group("small encoder")
+def test_the_part_with_the_fault_is_to_blame_and_the_next_one_inherits(small):
+    name, _ = planted("layernorm_eps")
+    rules = (
+        "emulate.rules=[{operator: native_layer_norm, rule: argument, name: eps, value: 0.001, module: 'encoder.layers.0.*'}]"
+    )
+    ended = small("target.dtype=float32", name, rules, "workload.parts=[embeddings,encoder.layers.0,encoder.layers.1]")
+    assert ended.code == 1, ended.err
+    parts = {part["name"]: part for part in ended.result["parts"]}
+    assert {name: part["state"] for name, part in parts.items()} == {
+        "embeddings": "fine",
+        "encoder.layers.0": "to blame",
+        "encoder.layers.1": "inherits",
+    }
+    assert parts["encoder.layers.1"]["forced"]["ratio"] < 1 < parts["encoder.layers.1"]["free"]["ratio"]
+    assert parts["encoder.layers.0"]["starts"].startswith("encoder.layers.0.layer_norm")
+    assert "PF603" in {finding["rule"] for finding in ended.result["findings"]}
+    assert "to blame: encoder.layers.0 · inherit: encoder.layers.1 · fine: embeddings" in ended.said
+    assert "to blame" in (ended.folder / "public" / "report.md").read_text(encoding="utf-8")

@@ -21,6 +21,7 @@ from precflow.agent.selection import check_scope
 from precflow.agent.session import determinism, faults, garbage, precision, rank_group
 from precflow.agent.session.changes import Changed, Seeds
 from precflow.agent.session.given_choices import GivenChoices
+from precflow.agent.session.given_inputs import give_inputs
 from precflow.agent.session.random_numbers import RandomNumbers
 from precflow.agent.session.training import Training
 from precflow.agent.session.user_code import describe_error
@@ -175,7 +176,8 @@ def _run_steps(  # noqa: PLR0913, PLR0917  what a run is made of
             inputs = workload.copy_inputs(element_type(run.request.dtype), run.where)
             finished = writer is not None and writer.complete(number, rank)
             wanted = recorder is not None and number in steps and not finished
-            with run.numbers, faults.follow_modules(run.request, workload.model), around:
+            given = give_inputs(run.request.inputs, workload.model)
+            with run.numbers, faults.follow_modules(run.request, workload.model), around, given:
                 training.begin_step()
                 if recorder is not None and wanted:
                     recorder.begin_step(number)

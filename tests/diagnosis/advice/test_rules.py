@@ -377,6 +377,15 @@ TABLE = [
     ("PF601", {**SCALED, "gradient_factor": 1.001}, SCALED),  # that says more
     ("PF601", {"accepted_count": 0}, {"accepted_count": 1}),
     ("PF602", {"suspect_count": 9}, {"suspect_count": 2}),
+    (
+        "PF603",
+        {
+            "parts_to_blame": ["unet"],
+            "parts_that_inherit": ["vae"],
+            "part_starts": "unet.up",
+        },
+        {"parts_to_blame": [], "parts_that_inherit": ["vae"]},
+    ),
     ("PF602", {"suspect_count": 9, "suspect_kinds": ["a", "b"]}, {"suspect_count": 9, "suspect_kinds": ["a"]}),
     ("PF212", variant("gelu_tanh", scale_share=0.99), variant("inputs_in_float16", family="activation")),
     ("PF212", {"family": "activation"}, {"family": "activation", "own_error_units": 1.2}),
