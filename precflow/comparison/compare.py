@@ -7,7 +7,6 @@ estimated or bounded by what was kept (``estimated/estimates.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,7 +17,7 @@ from precflow.comparison.estimated.kept_evidence import common_constants
 from precflow.comparison.executors.choose import Executor
 from precflow.comparison.executors.threads import Threads
 from precflow.comparison.fused.summarize import DEFAULT_BLOCK, worth_compiling
-from precflow.comparison.measure import NOTHING, Measure
+from precflow.comparison.measure import NOTHING, Measure, fill
 from precflow.comparison.metric_values import MetricValues
 from precflow.comparison.pairing import Pair, describe_pair, find_calls, pair_records
 from precflow.comparison.reading import PairResult, Reading, ReadOptions
@@ -140,22 +139,21 @@ class _Shared(dict[tuple[int, ...], dict[str, int]]):
 
 
 def _add_result(measure: Measure, result: PairResult) -> Measure:
-    """Put the numbers into a measure; if a part of the tensors was kept they are those of the part.
-
-    In place, although measures are frozen: it was made here, nobody else has it yet, and a copy takes longer than all else.
-    """
+    """Put the numbers into a measure that was made here; if a part of the tensors was kept they are those of the part."""
     if result.problem:
-        return replace(measure, join="unreadable", reason=result.problem)
+        return fill(measure, join="unreadable", reason=result.problem)
     # `bitwise_equal` is about the whole tensor. Its bits differ, even if those of the kept part do not: equal tensors, by their
     # content ids, are not read.
-    metrics = result.metrics if measure.share >= 1 else {**result.metrics, "bitwise_equal": 0.0}
-    put = object.__setattr__
-    put(measure, "evidence", "tensors")
-    put(measure, "metrics", metrics)
-    for name in ("counts", "warnings", "peak", "row_peak"):
-        put(measure, name, getattr(result, name))
-    put(measure, "absent", result.absent or NOTHING)
-    return measure
+    return fill(
+        measure,
+        evidence="tensors",
+        metrics=result.metrics if measure.share >= 1 else {**result.metrics, "bitwise_equal": 0.0},
+        counts=result.counts,
+        warnings=result.warnings,
+        peak=result.peak,
+        row_peak=result.row_peak,
+        absent=result.absent or NOTHING,
+    )
 
 
 def _estimate(measure: Measure, joined: Pair, reference: Dump, target: Dump, options: ReadOptions) -> Measure:
@@ -166,5 +164,5 @@ def _estimate(measure: Measure, joined: Pair, reference: Dump, target: Dump, opt
     if measured.join != "paired" or not options.own:
         return measured
     if measured.equal:
-        return replace(measured, metrics={**measured.metrics, **dict.fromkeys(options.own, 0.0)})
-    return replace(measured, absent={**measured.absent, **dict.fromkeys(options.own, _NEEDS_TENSORS)})
+        return fill(measured, metrics={**measured.metrics, **dict.fromkeys(options.own, 0.0)})
+    return fill(measured, absent={**measured.absent, **dict.fromkeys(options.own, _NEEDS_TENSORS)})

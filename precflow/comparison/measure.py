@@ -98,6 +98,17 @@ class Measure:
         return counts.get("elements", 0) - counts.get("sentinel", 0) - counts.get("nonfinite", 0)
 
 
+def fill(measure: Measure, **facts: Any) -> Measure:
+    """Put what was found out into a measure, and return it.
+
+    In place, although measures are frozen: the caller has made it just now, and nobody else has it yet. A copy of a measure
+    takes longer than everything that is computed for it.
+    """
+    for name, value in facts.items():
+        object.__setattr__(measure, name, value)
+    return measure
+
+
 def mark_altered_unreadable(measures: Sequence[Measure], reference: Dump, target: Dump) -> list[Measure]:
     """Return the measures; those that rest on an altered record file become ``unreadable``, with the reason.
 

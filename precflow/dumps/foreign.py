@@ -17,10 +17,11 @@ import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -73,8 +74,7 @@ class KeptFile(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignTensor:
+class ForeignTensor(msgspec.Struct, frozen=True, gc=False):
     """One tensor of a call, as another tool has kept it.
 
     Attributes:
@@ -96,8 +96,7 @@ class ForeignTensor:
     weight: str = ""
 
 
-@dataclass(slots=True)
-class ForeignCall:
+class ForeignCall(msgspec.Struct, gc=False):
     """One call of a module or an operator, in the words of :class:`precflow.dumps.records.Call`."""
 
     level: str
@@ -110,7 +109,7 @@ class ForeignCall:
     step: int = 0
     rank: int = 0
     site: str = ""
-    arguments: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, str] = msgspec.field(default_factory=dict)
     inputs: Sequence[ForeignTensor] = ()
     outputs: Sequence[ForeignTensor] = ()
     forward: tuple[int, ...] = ()
@@ -292,14 +291,12 @@ def make_statistics(  # noqa: PLR0913  the four numbers by name
         mean: Mean of all elements.
         norm: Euclidean norm; infinite also if it leaves the range of the type.
     """
-    numbers = [None if value is None else float(value) for value in (smallest, largest, mean, norm)]
-    low, high, middle, length = numbers
+    low, high, middle, length = [None if value is None else float(value) for value in (smallest, largest, mean, norm)]
     if low is None or high is None:
         return None
     count = math.prod(shape)
     has_nan = math.isnan(low) or math.isnan(high)
     ordinary = math.isfinite(low) and math.isfinite(high)
-    digits = float_facts(real_part(dtype)).digits if real_part(dtype) in FLOATS else 53
     return Statistics(
         minimum=low if ordinary else None,
         maximum=high if ordinary else None,
@@ -311,8 +308,15 @@ def make_statistics(  # noqa: PLR0913  the four numbers by name
         sentinel=0,
         zero=None,
         saturated=0,
-        rounding=2.0**-digits + LEAST_ROUNDING,
+        rounding=_find_rounding(dtype),
     )
+
+
+@functools.cache
+def _find_rounding(dtype: str) -> float:
+    """Return the error of sums in a type, relative to the norm."""
+    digits = float_facts(real_part(dtype)).digits if real_part(dtype) in FLOATS else 53
+    return 2.0**-digits + LEAST_ROUNDING
 
 
 def kind_of(content: str) -> str:
@@ -383,11 +387,12 @@ def _name_problem(file: KeptFile) -> str:
 
 def _identify(tensor: ForeignTensor, parts: Mapping[KeptFile, _Part]) -> tuple[str, str]:
     """Return content id and mark of a tensor."""
-    part = parts[tensor.file] if tensor.file else _Part("")
-    if part.content:
-        return part.content, ""
-    if part.problem and tensor.file:
-        return "", _name_problem(tensor.file)
+    if tensor.file:
+        part = parts[tensor.file]
+        if part.content:
+            return part.content, ""
+        if part.problem:
+            return "", _name_problem(tensor.file)
     if tensor.checksum:
         return f"{tensor.checksum} {describe_type(tensor.dtype, tensor.shape)}", ""
     if tensor.statistics is None:

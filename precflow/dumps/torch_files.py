@@ -12,7 +12,6 @@ import math
 import os
 import pickle
 import zipfile
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -139,10 +138,9 @@ def check_saved(path: Path) -> None:
     try:
         with intake.open_regular(path) as file, zipfile.ZipFile(file) as archive:
             for entry in archive.infolist():
-                state = 0
                 with archive.open(entry) as part:
-                    while piece := part.read(1 << 22):
-                        state = zlib.crc32(piece, state)
+                    while part.read(1 << 22):  # at the end of an entry, zipfile compares the checksum of what was read
+                        pass
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
         raise DumpError(f"{path.name} is damaged: {error}") from error
 

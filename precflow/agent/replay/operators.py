@@ -82,7 +82,7 @@ _SPACES: Tuple[Any, ...] = (
     *[getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special") if hasattr(torch._C, name)],  # noqa: SLF001
 )
 
-_PLAIN_TYPES = frozenset("Tensor number float int bool complex str List[t]".split())  # as schemas of aten operators write them
+_PLAIN_TYPES = frozenset("Tensor number float int bool complex str".split())  # as schemas of aten operators write them
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -394,7 +394,11 @@ def _run_overload(overload: _Overload, arguments: Mapping[str, Any], tensors: Te
         else:
             raise TypeError("argument %s is missing" % declared.name)
         # torch would convert a number where a tensor is declared, and the other way round.
-        if isinstance(value, torch.Tensor) != (declared.type == "Tensor") and declared.type in _PLAIN_TYPES:
+        # A list it refuses, and first prints every element.
+        is_tensor = isinstance(value, torch.Tensor)
+        if (is_tensor != (declared.type == "Tensor") and declared.type in _PLAIN_TYPES) or (
+            is_tensor and "List[" in declared.type
+        ):
             raise TypeError("argument %s is %s" % (declared.name, type(value).__name__))
         if declared.keyword_only:
             rest[declared.name] = value

@@ -19,7 +19,7 @@ from precflow.comparison.estimated.kept_evidence import EvidenceSource, KeptTens
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.close_tolerances import rungs_from
 from precflow.comparison.fused.summary import Summary
-from precflow.comparison.measure import Measure
+from precflow.comparison.measure import Measure, fill
 from precflow.comparison.metric_values import MetricValues
 from precflow.dumps.dtypes import coarsest, is_floating
 from precflow.dumps.records import Record, Statistics
@@ -58,27 +58,28 @@ def estimate_pair(  # noqa: PLR0913, PLR0917  a pair, both dumps, and the consta
         constants: Constants that count as mask fills.
 
     Returns:
-        The measure with metrics, ranges of those that are not exact, and reasons why others are absent. If only a part of the
-        tensor was kept, they are about that part; only ``bitwise_equal`` is always about the whole tensor.
+        Another measure with metrics, ranges of those that are not exact, and reasons why others are absent. If only a part of
+        the tensor was kept, they are about that part; only ``bitwise_equal`` is always about the whole tensor.
     """
+    measure = replace(measure)  # the one copy that is made; everything below fills it
     if measure.equal:
         return _measure_equal(measure, left)
     # Two different content ids show at least that the bits differ. Without them, both sides need numbers.
     if not (left.content and right.content) and not (_has_counts(left) and _has_counts(right)):
         without = " and ".join(side for side, record in (("reference", left), ("target", right)) if not _has_counts(record))
-        return replace(measure, join="sampled_out", evidence="", reason=f"the {without} kept no tensor of it")
+        return fill(measure, join="sampled_out", evidence="", reason=f"the {without} kept no tensor of it")
     if any(record.statistics is not None and record.statistics.rounding is not None for record in (left, right)):
         constants = ()  # another tool's numbers are over all elements, and so are those of a tensor beside them
     try:
         first, second = _load_side("reference", left, reference, constants), _load_side("target", right, target, constants)
     except DumpError as error:
-        return replace(measure, join="unreadable", evidence="", reason=error.message)
+        return fill(measure, join="unreadable", evidence="", reason=error.message)
     # The comparison is only as good as the side that kept less.
     least = min(first.evidence, second.evidence, key=DETAILS.index)
     size = _count_elements(left, left.share)
     # Content ids are those of whole tensors, even if only a part was kept; equal ones were handled above.
     bits = {"bitwise_equal": 0.0} if left.dtype != right.dtype or (left.content and right.content) else {}
-    measure = replace(measure, evidence=least, share=left.share, metrics=bits, counts={"elements": size})
+    measure = fill(measure, evidence=least, share=left.share, metrics=bits, counts={"elements": size})
     if (left.share, left.part) != (right.share, right.part):
         return _give_up(measure, "the sides kept different parts of it")
     return _estimate(measure, first, second, size, constants)
@@ -104,7 +105,7 @@ def _measure_equal(measure: Measure, record: Record) -> Measure:
     nonfinite, sentinel = (known.nonfinite, known.sentinel) if known and record.share == 1 else (0, 0)
     metrics, counts = _count_equal(record.dtype, size, nonfinite, sentinel, inexact=measure.judged)
     warnings = (f"{nonfinite} NaN or Inf, equal in kind and place on both sides",) if nonfinite else ()
-    return replace(measure, evidence="digest", metrics=metrics, counts=counts, warnings=warnings)
+    return fill(measure, evidence="digest", metrics=metrics, counts=counts, warnings=warnings)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -144,7 +145,7 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
     if one is None or other is None or excluded.unknown:
         return _give_up(measure, excluded.unknown)
     # Counts first: they fail a record by themselves, even if no metric can be computed below.
-    measure = replace(measure, counts=_count_classes(size, one, other, excluded))
+    measure = fill(measure, counts=_count_classes(size, one, other, excluded))
     if not excluded.agree:  # the sums of the two sides are over different elements then
         return _give_up(measure, "the sides leave out different elements")
     masked = measure.counts["infinity_for_sentinel"]
@@ -153,7 +154,7 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
         (masked, "{} places hold -inf on one side and a mask's fill value on the other"),
         (measure.counts["sentinel"], "{} elements hold a mask's fill value on both sides and are measured by themselves"),
     )
-    measure = replace(measure, warnings=tuple(text.format(count) for count, text in warnings if count > 0))
+    measure = fill(measure, warnings=tuple(text.format(count) for count, text in warnings if count > 0))
     count = size - one.nonfinite - one.sentinel
     if count <= 0:
         return _give_up(measure, "it holds no ordinary number")
@@ -161,7 +162,7 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
     if isinstance(y, str) or isinstance(x, str):
         return _give_up(measure, y if isinstance(y, str) else str(x))
     if y.norm:
-        measure = replace(measure, peak=y.largest / y.norm * math.sqrt(count), row_peak=bounds.find_row_peak(first))
+        measure = fill(measure, peak=y.largest / y.norm * math.sqrt(count), row_peak=bounds.find_row_peak(first))
     far = bounds.bound_distance(y, x, first, second)
     known = bounds.bound_metrics(y, x, far, first, second)
     if excluded.fill_error:
@@ -177,7 +178,7 @@ def _estimate(measure: Measure, first: KeptTensor, second: KeptTensor, size: int
         measure,
         bounds.guess_metrics(y, x, far),
         known,
-        frozenset(name for name, metric in METRICS.items() if metric.domain in unmet) | _find_without_tolerances(measure),
+        _list_metrics_of(frozenset(unmet)) | _find_without_tolerances(measure),
     )
 
 
@@ -189,25 +190,41 @@ def _sort_metrics(
     # A range of a single point is an exact number, which takes precedence over an estimate.
     fixed = {name: low for name, (low, high) in known.items() if low == high}
     metrics = {**{name: value for name, value in guessed.items() if name in known}, **fixed, **measure.metrics}
-    return replace(
+    return fill(
         measure,
         metrics={name: metrics[name] for name in METRICS if name in metrics},
         ranges={name: limits for name, limits in known.items() if name not in fixed},
-        absent={name: _SINGLE for name in METRICS if name not in {*metrics, *known, *meaningless}},
+        absent=_explain_absent(frozenset({*metrics, *known, *meaningless}), _SINGLE),
     )
 
 
 def _give_up(measure: Measure, reason: str) -> Measure:
     """Return a measure of which at most ``bitwise_equal`` is known; every other metric is absent for the given reason."""
     without = _find_without_tolerances(measure)
-    return replace(measure, absent={name: reason for name in METRICS if name not in {*measure.metrics, *without}})
+    return fill(measure, absent=_explain_absent(frozenset({*measure.metrics, *without}), reason))
+
+
+@functools.lru_cache(maxsize=256)
+def _explain_absent(known: frozenset[str], reason: str) -> Mapping[str, str]:
+    """Return the reason for every metric but some; thousands of measures have the same ones, which no caller changes."""
+    return {name: reason for name in METRICS if name not in known}
 
 
 def _find_without_tolerances(measure: Measure) -> frozenset[str]:
     """Return the metrics for tolerances of types more precise than the less precise type of the pair; they are not measured."""
-    rungs = rungs_from(coarsest([measure.reference_dtype, measure.target_dtype]))
+    return _list_other_tolerances(measure.reference_dtype, measure.target_dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _list_other_tolerances(reference: str, target: str) -> frozenset[str]:
+    rungs = rungs_from(coarsest([reference, target]))
     shares = (metric for metric in METRICS.values() if metric.domain == "tolerances")
     return frozenset(metric.name for metric in shares if not (metric.dtype in rungs if metric.dtype else rungs))
+
+
+@functools.lru_cache(maxsize=64)
+def _list_metrics_of(domains: frozenset[Domain]) -> frozenset[str]:
+    return frozenset(name for name, metric in METRICS.items() if metric.domain in domains)
 
 
 def _count_classes(size: int, one: Statistics, other: Statistics, found: ExclusionMatch) -> dict[str, int]:

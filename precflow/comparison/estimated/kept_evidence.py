@@ -6,6 +6,8 @@ compared with a sketch or with statistics of the other side.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -103,19 +105,23 @@ def load_kept(record: Record, dump: EvidenceSource, constants: tuple[float, ...]
     Raises:
         DumpError: Something that was kept cannot be read.
     """
-    kept = KeptTensor(record.dtype, record.shape, record.share, fills=dump.fills)
+    described = functools.partial(KeptTensor, record.dtype, record.shape, record.share, fills=dump.fills)
     if record.stored:
-        return sum_tensor(dump.tensor(record), kept, constants)
+        return sum_tensor(dump.tensor(record), described(), constants)
     if record.statistics is None:
-        return kept
-    kept = replace(kept, evidence="statistics", statistics=record.statistics)
+        return described()
     rows = _in_range(dump.rows(record)) if record.share == 1 else None
     sums = None if _is_in_step(record.shape) else _in_range(dump.sketch(record))
     if sums is None:
-        return replace(kept, rows=rows)
+        return described(evidence="statistics", statistics=record.statistics, rows=rows)
     parts = sums.reshape(-1, BUCKETS)
-    resolution = _SPLIT if len(parts) > 1 else _SINGLE
-    return replace(kept, evidence="sketch", sketch=parts.sum(axis=0), resolution=resolution, rows=rows)
+    return described(
+        evidence="sketch",
+        statistics=record.statistics,
+        sketch=parts.sum(axis=0),
+        resolution=_SPLIT if len(parts) > 1 else _SINGLE,
+        rows=rows,
+    )
 
 
 def sum_tensor(tensor: npt.NDArray[Any], described: KeptTensor, constants: tuple[float, ...] = FILLS) -> KeptTensor:
@@ -187,9 +193,7 @@ def _is_in_step(shape: tuple[int, ...]) -> bool:
     Element i goes into bucket ``i % BUCKETS``, so a whole column would be in one bucket, where its errors may cancel. A tensor
     of shape 77 x 509 is such a case.
     """
-    return any(
-        int(np.prod(shape[axis + 1 :], dtype=np.int64)) % BUCKETS == 0 for axis in range(len(shape) - 1) if shape[axis] > 1
-    )
+    return any(math.prod(shape[axis + 1 :]) % BUCKETS == 0 for axis in range(len(shape) - 1) if shape[axis] > 1)
 
 
 def _in_range(numbers: npt.NDArray[Any] | None) -> Floats | None:

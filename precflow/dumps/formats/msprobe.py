@@ -15,12 +15,15 @@ calls an operator: then all are ``(outside)``, numbered by operator.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from precflow.agent import intake
 from precflow.agent.capture.operator_names import canonical_name
@@ -463,24 +466,21 @@ class _TensorReader:
         """Return one tensor; ``None`` if it is none, or cannot be read."""
         if not isinstance(value, dict) or "dtype" not in value or not isinstance(value.get("shape"), list):
             return None
-        dtype = str(value["dtype"]).rpartition(".")[2].lower()
-        dtype = {"bool_": "bool", "half": "float16", "float": "float32"}.get(dtype, dtype)
+        dtype = _name_dtype(str(value["dtype"]))
         shape = value["shape"]
         if dtype not in NUMPY_DTYPES:
             self._damage.append(f"{name}: a tensor of type {value['dtype']}, which is not read here")
             return None
-        if len(shape) > _DEEPEST or not all(type(size) is int and 0 <= size < 1 << 62 for size in shape):
+        if len(shape) > _DEEPEST or any(type(size) is not int or not 0 <= size < 1 << 62 for size in shape):
             self._damage.append(f"{name}: a tensor of shape {str(shape)[:80]}")
             return None
         checksum = value.get("md5")
-        digits = str(checksum or "").lower()
-        kind = "xor" if digits.startswith("0x") else "crc32"
         return ForeignTensor(
             index,
             dtype,
             tuple(shape),
             self._read_statistics(value, dtype, shape, name),
-            f"{kind}:{digits.removeprefix('0x')}" if _HEX.fullmatch(digits) else "",
+            _name_checksum(str(checksum).lower()) if checksum else "",
             self._find_file(value.get("data_name"), name),
         )
 
@@ -498,7 +498,11 @@ class _TensorReader:
             self._damage.append(f"{name}: its values are nested more than {_DEEPEST} deep")
         elif isinstance(value, list):
             for number, each in enumerate(value):
-                yield from self._walk(each, name, f"{place}.{number}" if place else str(number), depth + 1)
+                inside = f"{place}.{number}" if place else str(number)
+                if depth < _DEEPEST and isinstance(each, dict) and isinstance(each.get("type"), str):  # as most are
+                    yield inside, each
+                else:
+                    yield from self._walk(each, name, inside, depth + 1)
         elif isinstance(value, dict) and not isinstance(value.get("type"), str):
             for key, each in zip(name_keys(value), value.values(), strict=True):
                 yield from self._walk(each, name, f"{place}.{key}" if place else key, depth + 1)
@@ -506,10 +510,10 @@ class _TensorReader:
             yield place, value
 
     def _read_statistics(self, value: Mapping[str, Any], dtype: str, shape: Sequence[int], name: str) -> Statistics | None:
-        numbers = [value.get(key) for key in ("Min", "Max", "Mean", "Norm")]
+        numbers = [value.get("Min"), value.get("Max"), value.get("Mean"), value.get("Norm")]
         if dtype.startswith("complex") or numbers[0] is None:  # of complex numbers these are magnitudes
             return None
-        if not all(number is None or isinstance(number, (int, float)) for number in numbers):
+        if not {*map(type, numbers)} <= _NUMBERS:
             self._damage.append(f"{name}: its statistics are no numbers: {str(numbers)[:80]}")
             return None
         try:
@@ -529,6 +533,22 @@ class _TensorReader:
             self._damage.append(f"{name}: {file} is a link, which may lead out of the dump")
             return None
         return TensorFile(path)
+
+
+_NUMBERS = frozenset([float, int, bool, type(None)])  # that statistics may be: of booleans, the largest is `true`
+
+
+@functools.lru_cache(maxsize=1024)
+def _name_dtype(text: str) -> str:
+    """Return our name of ``torch.float32`` and the like."""
+    dtype = text.rpartition(".")[2].lower()
+    return {"bool_": "bool", "half": "float16", "float": "float32"}.get(dtype, dtype)
+
+
+def _name_checksum(digits: str) -> str:
+    """Return ``crc32:1f2e3d4c``; ``""`` if these are no digits."""
+    kind = "xor" if digits.startswith("0x") else "crc32"
+    return f"{kind}:{digits.removeprefix('0x')}" if _HEX.fullmatch(digits) else ""
 
 
 def _read_saved(folder: Folder, found: _Read) -> None:

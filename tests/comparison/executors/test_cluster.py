@@ -142,7 +142,7 @@ def struck(sides, declared, cluster, monkeypatch):
 def test_without_any_worker_left_nobody_waits_for_good(struck, tmp_path):
     with pytest.raises(ExecutorError, match="no Dask worker is left") as error:
         struck(1, 2, kept=tmp_path / "kept")
-    assert "goes on behind the batches that are finished" in error.value.next_step
+    assert "goes on after the batches that are finished" in error.value.next_step
     assert list((tmp_path / "kept").iterdir())
 
 
