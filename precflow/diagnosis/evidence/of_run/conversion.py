@@ -16,17 +16,17 @@ EVIDENCE = {
     "exporter_nodes": Evidence(
         "nodes that the exporter has wrong", "Up to five, each with torch's record, its error, and the limit of rounding."
     ),
-    "exporter_at": Evidence("first of them", "Operator and name."),
+    "exporter_at": Evidence("first node of the exporter", "Operator and name."),
     "optimiser_nodes": Evidence("nodes that fusion has wrong", "The same, of the graph after fusion."),
-    "optimiser_at": Evidence("first of them", "Operator and name."),
+    "optimiser_at": Evidence("first node of fusion", "Operator and name."),
     "half_nodes": Evidence("nodes that float16 is too narrow for", "The same, of the graph in float16."),
-    "half_at": Evidence("first of them", "Operator and name."),
+    "half_at": Evidence("first node in float16", "Operator and name."),
     "half_kept": Evidence(
         "kept in float32", "The nodes that help most if they stay in float32, with the error of the outputs before and after."
     ),
     "half_keep": Evidence("override", "The override that keeps them so; empty if nothing helps."),
     "runtime_nodes": Evidence("nodes that the runtime computes otherwise", "The same, of the graph on its device."),
-    "runtime_at": Evidence("first of them", "Operator and name."),
+    "runtime_at": Evidence("first node of the runtime", "Operator and name."),
 }
 _SHOWN = 5
 _HELPS = 0.9  # of the error before
