@@ -41,6 +41,7 @@ from precflow.report.model import ReportModel, Row, SideView, StageView
 from precflow.stages.job import Job
 from precflow.version import __version__
 
+PARTS_NOT_RUN = "which part is to blame was not told: that takes a run of both sides on this machine (docs/parts.md)"
 MOST_DETAILS = 20
 MOST_GRADIENTS = 5_000  # rows of parameters and steps
 MOST_ELEMENTS = 1 << 25  # of all detailed records together; reading them takes about four seconds on one core
@@ -79,8 +80,11 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
     )
     differences = find_differences(reference.header.facts, target.header.facts)
     curves = tuple(comparison.outcomes)
+    verdict = comparison.verdict
+    if job.config.workload.parts and not comparison.parts:
+        verdict = replace(verdict, warnings=(*verdict.warnings, PARTS_NOT_RUN))
     return replace(
-        _describe_run(job, comparison.verdict, findings, [_describe_side(name, header) for name, header in headers]),
+        _describe_run(job, verdict, findings, [_describe_side(name, header) for name, header in headers]),
         region=replace(
             region,
             suspects=_with_shown_ratios(region, judged),

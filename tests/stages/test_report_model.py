@@ -1,9 +1,11 @@
 import dataclasses
+import json
 
 import dump_builder as builder
 import numpy as np
 import pytest
 
+from precflow import cli
 from precflow.dumps.formats import read_dump
 from precflow.stages import report_model
 from precflow.stages.report_model import detail_worst
@@ -88,3 +90,14 @@ def test_what_only_carries_on_an_accepted_difference_introduces_none(both):
     carrying = dataclasses.replace(plain, suspects=(dataclasses.replace(own, accepted="a / softmax"),))
     assert report_model.find_roles(plain) == {own.record: "introduces"}
     assert report_model.find_roles(carrying) == {own.record: "inherits"}
+
+
+def test_parts_that_were_not_run_are_said(both, tmp_path, monkeypatch, capsys):
+    reference, target = (dump.path for dump in both(1.0, 1.0))
+    monkeypatch.chdir(tmp_path)
+    words = ["+recipe=compare_dumps", f"reference.dump={reference}", f"target.dump={target}", "tolerance.standards=[default]"]
+    cli.main([*words, "workload.parts=[m0]", "output=ci", "report.formats=[json]"])
+    capsys.readouterr()
+    written = tmp_path / "runs" / "compare_dumps" / "public" / "result.json"
+    result = json.loads(written.read_text(encoding="utf-8"))
+    assert report_model.PARTS_NOT_RUN in result["verdict"]["warnings"]
