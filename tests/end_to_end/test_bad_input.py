@@ -31,7 +31,7 @@ sys.meta_path.insert(0, Blocker())
 """
 
 LINES = {
-    "near name": (("+recipe=sd_text_encodr",), "Did you mean sd_text_encoder ?", "Searched:", "recipes"),
+    "near name": (("+recipe=sd_text_encodr",), "Did you mean sd_text_encoder,", "Searched:", "recipes"),
     "no near name": (("+recipe=zzz",), "See `precflow ls`.", "Searched:"),
     "no file": (("+recipe=./zzz.yaml",), "there is no such file", "precflow ls"),
     "no verb": (("compar_dumps",), "no such verb: compar_dumps", "precflow +recipe=compare_dumps"),

@@ -125,14 +125,20 @@ def test_folders_of_recipes_and_whom_the_user_trusts_go_along(asked, tmp_path, m
     assert change_command(job, "target.dtype=float32") == expected
 
 
+CONVERTED = ("+recipe=onnx_conversion", "target.conversion.provider=CUDAExecutionProvider", "target.dtype=float16")
+KEPT_NODE = "target.conversion.keep_float32=[/encoder/Add]"
+
+
 @pytest.mark.parametrize("tried", TRIED)
 def test_every_change_that_a_shipped_rule_proposes_can_be_made(asked, tried):
     others = "algorithms=native random_numbers=device seed=3 as_is=checked repeat=false"
     script = ("+recipe=script", "workload.script=train.py", "capture.level=[module]", "capture.phase=[forward]")
     words = script if re.search(r"data=recorded|module,api|capture\.phase", tried) else WORDS
+    words = CONVERTED if "conversion" in tried or "half_keep" in tried else words
     here, job = asked(*words, *(f"determinism.{other}" for other in others.split()))
     change = "capture=escalating" if "keep_tensors" in tried else tried.replace("{{ seed_reference }}", "7")
     change = change.replace("{{ changes_undone or 'determinism.repeat=true' }}", "determinism.repeat=true")
+    change = re.sub(r"{{ '([^']*)' if exported_by.*?}}", r"\1", change).replace("{{ half_keep }}", KEPT_NODE)
     change = re.sub(r"{{ (curve_|\(curve_).*?}}", "3", change)
     assert "{{" not in change
     assert not changes_nothing(job, change)
