@@ -129,7 +129,8 @@ def describe_other_types(measures: Sequence[Measure], reference_dtype: str, targ
 
 def describe_not_judged(measures: Sequence[Measure]) -> list[str]:
     """Warn of differences that are not judged: integers of an operator's own, and data movement at the end of the forward."""
-    integers = [measure for measure in measures if not (measure.judged or measure.exact or measure.movement or measure.equal)]
+    paired = (measure for measure in measures if not measure.join.startswith("unpaired"))
+    integers = [measure for measure in paired if not (measure.judged or measure.exact or measure.movement or measure.equal)]
     forward = (measure for measure in measures if measure.phase == "forward")
     end = max(forward, key=lambda measure: measure.order, default=None)
     texts = []

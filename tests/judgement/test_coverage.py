@@ -75,6 +75,9 @@ def test_what_differs_and_is_not_judged_is_told(measure):
     assert "1 record without fractions differs and is not judged, first (model)" in describe_not_judged([measure(), integer])[0]
     assert "2 records without fractions differ and are not judged" in describe_not_judged([integer, integer])[0]
     assert describe_not_judged([measure(), measure(judged=False, equal=True)]) == []
+    assert (
+        describe_not_judged([measure(), measure(judged=False, join="unpaired_target")]) == []
+    )  # there is nothing to differ from
     moved = measure("x", "getitem", judged=False, movement=True, order=9)
     assert "x / getitem, moves values" in describe_not_judged([measure(), moved])[0]
     assert describe_not_judged([moved])[0].endswith("capture.level=[module,api] records its module")
