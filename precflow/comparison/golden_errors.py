@@ -45,6 +45,17 @@ def measure_golden_errors(output: Array, golden: Array, asked: Mapping[str, Mapp
     return measured
 
 
+def count_misplaced(output: Array, golden: Array) -> int:
+    """Return how many elements are NaN or infinite in only one of an output and its golden, rounded to the output's type.
+
+    Args:
+        output: A floating point or complex tensor; complex numbers count as two elements.
+        golden: What it should be, in the same shape.
+    """
+    facts = float_facts(real_part(name_of(output.dtype)))
+    return int(np.count_nonzero(np.isfinite(_read_reals(output)) != _stays_finite(_read_reals(golden), facts)))
+
+
 def _measure_apart(difference: Floats, size: Floats, facts: FloatFacts, below: float, allowed: float) -> dict[str, Any]:
     """Return how many elements are small and how many of these are wrong, and the errors of all others."""
     small = size < below

@@ -363,13 +363,13 @@ def _check_golden(config: RunConfig) -> PathProblems:
     if not config.golden.dtype:
         return
     if config.workload.script or not config.workload.model:
-        yield ("golden", "dtype"), "is a third run of workload.model, and there is none"
+        yield ("golden", "dtype"), "runs workload.model a third time, and the recipe has none"
     elif max(config.reference.ranks, config.target.ranks) > 1:
-        yield ("golden", "dtype"), "is a run of one process, and a side has several ranks"
+        yield ("golden", "dtype"), "takes sides of one process, and a side has several ranks"
     elif config.target.dump:
-        yield ("golden", "dtype"), "is run where the target runs, and target.dump is given: leave one of the two out"
+        yield ("golden", "dtype"), "runs where the target runs, and target.dump is given: leave one of the two out"
     if config.capture.detail != "tensors":
-        yield ("golden", "dtype"), f"compares tensors, and capture.detail is {config.capture.detail}: capture=tensors"
+        yield ("golden", "dtype"), f"needs tensors, and capture.detail is {config.capture.detail}: use capture=tensors"
 
 
 def _check_site(config: RunConfig) -> PathProblems:

@@ -13,7 +13,7 @@ from typing import Any
 
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import summarize
-from precflow.comparison.golden_errors import measure_golden_errors
+from precflow.comparison.golden_errors import count_misplaced, measure_golden_errors
 from precflow.diagnosis.introduced import Evaluated, SideNumbers
 from precflow.dumps.dtypes import Array, coarsest, is_floating, name_of, real_part
 from precflow.dumps.protocol import Dump
@@ -74,9 +74,10 @@ def evaluate(
         return Evaluated(name, "", why=why)
     sides = {}
     for side, output in (("reference", reference), ("target", target)):
-        eta = measure_all(summarize(golden, output)).get("relative_l2", 0.0)
+        eta = measure_all(summarize(golden, output)).get("relative_l2")  # absent where nothing ordinary is left to compare
         errors = measure_golden_errors(output, golden, asked)
-        sides[side] = SideNumbers(real_part(name_of(output.dtype)), output.size, eta=eta, errors=errors)
+        misplaced = count_misplaced(output, golden)
+        sides[side] = SideNumbers(real_part(name_of(output.dtype)), output.size, eta=eta, misplaced=misplaced, errors=errors)
     return Evaluated(name, "", evaluated=True, sides=sides)
 
 

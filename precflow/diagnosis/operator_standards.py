@@ -20,6 +20,7 @@ import numpy as np
 
 from precflow.config.sections.standard_sections import Benchmark, OperatorLimits
 from precflow.diagnosis.introduced import MOVEMENT, RANDOM, Evaluated
+from precflow.dumps.dtypes import is_floating
 from precflow.judgement.coverage import tally
 from precflow.judgement.standards import Standard
 from precflow.judgement.verdicts import Judged, Verdict, describe_not_applied
@@ -109,7 +110,7 @@ def _hold(standard: Standard, evaluated: Evaluated, operator: str, golden: str) 
     if not evaluated.evaluated or evaluated.kind == RANDOM:
         return Held(call, index, "unlimited", text=evaluated.why or "it draws random numbers")
     reference, target = evaluated.sides["reference"], evaluated.sides["target"]
-    if evaluated.kind == MOVEMENT or target.eta is None:
+    if evaluated.kind == MOVEMENT or not is_floating(target.dtype):
         if not reference.equal:
             return Held(call, index, "invalid", text="the reference itself is not equal to what the evaluation gives")
         if target.equal:

@@ -353,6 +353,7 @@ def _read_files(files: Sequence[KeptFile]) -> dict[KeptFile, _Part]:
     compiled = True if _count_bytes(different) >= WORTH_COMPILING else None
 
     def read(file: KeptFile) -> _Part:
+        """Read one file and identify its tensor."""
         try:
             array = file.read()
             flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -511,7 +511,7 @@ def test_settings_of_training_that_make_sense_are_taken():
     ("words", "said"),
     [
         (["target.dump=/tmp", "capture=tensors"], "target.dump is given"),
-        (["capture=sketch"], "capture.detail is sketch: capture=tensors"),
+        (["capture=sketch"], "capture.detail is sketch: use capture=tensors"),
         (["capture=tensors", "reference.ranks=2"], "a side has several ranks"),
         (["capture=tensors", "golden.dtype=float8"], "float32"),
     ],

@@ -7,7 +7,9 @@ import pytest
 from dump_builder import DumpBuilder
 
 from precflow.diagnosis.golden import evaluate_records, list_rows
+from precflow.diagnosis.operator_standards import hold_all
 from precflow.dumps.formats import read_dump
+from precflow.judgement import standards
 
 RIGHT = np.linspace(0.5, 2.0, 40).reshape(4, 10)
 ASKED = {"float32": {"within": {}, "small": {"cann_dual": [2.0**-14, 2.0**-30]}}}
@@ -69,3 +71,26 @@ def test_another_shape_or_name_and_movement_are_left_out(runs, tmp_path):
     assert "expected [4, 10]" in one.why
     moved = [write(tmp_path / f"moved{number}", RIGHT, np.float32, movement=True) for number in range(3)]
     assert rows_of(moved)[0] == []
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", [np.s_[0, 0], np.s_[:]])
+def test_nan_of_the_target_alone_is_never_exact_and_fails_a_dual_benchmark(runs, tmp_path, bad, where):
+    reference, _, golden = runs(1.001, 1.001)
+    values = RIGHT * 1.001
+    values[where] = bad
+    evaluated, rows = rows_of((reference, write(tmp_path / "bad", values, np.float32), golden))
+    assert evaluated[0].sides["target"].misplaced == np.count_nonzero(~np.isfinite(values))
+    assert evaluated[0].sides["reference"].misplaced == 0
+    if not np.isfinite(values).any():
+        assert rows == []  # no error is made up where nothing can be compared
+    (held,) = hold_all(standards.load("cann_dual"), evaluated, {evaluated[0].call: "linear"}).outputs
+    assert (held.outcome, held.metric) == ("failed", "misplaced")
+
+
+def test_a_number_beyond_the_type_is_as_infinite_as_the_golden(tmp_path):
+    big = np.full((2, 2), 1e5)
+    sides = [write(tmp_path / str(number), np.full((2, 2), np.inf), np.float16) for number in range(2)]
+    (one,), rows = rows_of((*sides, write(tmp_path / "golden", big, np.float64)))
+    assert [side.misplaced for side in one.sides.values()] == [0, 0]
+    assert rows == []

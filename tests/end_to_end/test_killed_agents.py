@@ -69,6 +69,14 @@ def test_a_noise_floor(killed):
     assert ended.code == 0, ended.err
 
 
+def test_a_golden_run_and_the_parts_of_a_model(killed):
+    words = ("+recipe=minilm", *NORMED, "tolerance.standards=[default]", "golden.dtype=float64", "workload.parts=['0']")
+    ended = killed("normed.py", "minilm", words, [("golden", "dump"), ("chain", "dump")])
+    assert ended.code == 1, ended.err
+    assert ended.result["golden"]
+    assert [part["state"] for part in ended.result["parts"]] == ["to blame"]
+
+
 def test_a_table_of_operators(killed):
     words = ("+recipe=[minilm,operator_check]", *NORMED)
     ended = killed("normed.py", "minilm+operator_check", words, [("operators", "replay"), ("operators", "unary")])

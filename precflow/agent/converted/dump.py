@@ -256,6 +256,7 @@ def write_lines(request: Request, made: TorchRun, pairs: Pairs, values: Mapping[
     written, half = set(), request.dtype == "float16"
 
     def find_value(key: Optional[Key], put: Mapping[str, Any]) -> Optional[torch.Tensor]:
+        """Return the graph's value of a tensor in the shape that torch has it in; ``None`` if there is none."""
         if key not in names or values[names[key]].size != _count(put["shape"]):
             return None
         return torch.from_numpy(values[names[key]].copy()).reshape(put["shape"])

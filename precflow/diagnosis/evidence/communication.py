@@ -46,7 +46,7 @@ EVIDENCE_OF_RUN = {
     "ranks": Evidence("ranks", "Number of processes; only if there are several."),
     "read_early": Evidence(
         "results that are read too early",
-        "Collectives whose result the target uses before it has arrived, and the reference not.",
+        "Collectives whose result the target uses before it has arrived; the reference waits for it.",
     ),
     "first_rank": Evidence("rank of the first suspect", "Only if there are several."),
     "only_rank": Evidence(

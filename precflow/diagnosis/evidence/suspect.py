@@ -96,7 +96,7 @@ EVIDENCE = {
     ),
     "changed": Evidence(
         "changed in between",
-        "A tensor of the call that changed after another call had returned it, with that call and its source line.",
+        "A tensor that changed between the call that returned it and this one, with that call and its source line.",
     ),
     "given_differently": Evidence(
         "given differently",

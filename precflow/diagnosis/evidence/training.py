@@ -51,7 +51,7 @@ EVIDENCE = {
     ),
     "optimizer_faults": Evidence(
         "of them that do not follow from their own gradient",
-        "Steps of the target whose weight or state the formula does not give.",
+        "Steps of the target whose weight or state does not follow from the optimizer's formula.",
     ),
     "optimizer_first_fault": Evidence("first of them", "Parameter; empty without one."),
     "optimizer_cause": Evidence(

@@ -3,9 +3,9 @@
     {type}.{name}.{task}[.{stream}].{time}      uint64 length | header (protobuf) | bytes of inputs, then of outputs
 
 in folders ``{time}/{device}/{model}/{model_id}/{index}``, of which any may be given; ``index`` is the step, ``device`` the
-rank. Tensors lie in the layout of the device (NC1HWC0, FRACTAL_NZ...) and are turned back to their original shape. An output of
-an operator that was fused of several goes by the one of them whose output it is, as its header or a graph file beside the dump
-says (:mod:`precflow.dumps.graph_files`). The others are computed inside of it, which the graph file alone says.
+rank. Tensors lie in the layout of the device (NC1HWC0, FRACTAL_NZ...) and are turned back to their original shape. The output
+of a fused operator goes by the name of the original operator that would have produced it: its header says which, or a graph
+file beside the dump (:mod:`precflow.dumps.graph_files`). Only the graph file says what else was fused into it.
 
 Fields of the header (message ``DumpData``): 1 version, 2 time, 3 outputs, 4 inputs, 5 buffers, 6 name. Of an output: 1 type,
 2 layout, 3 shape, 4 original operator (1 name, 2 output), 6 size, 7 original shape; of an input 1, 2, 3, 5 size, 6 original.

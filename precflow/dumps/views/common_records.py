@@ -245,6 +245,7 @@ def _rename(call: Call, names: Mapping[str, str]) -> Call:
         return call
 
     def rename(record: Record) -> Record:
+        """Put a record into the module of that name."""
         return msgspec.structs.replace(record, whose=record.whose._replace(module=name))
 
     return msgspec.structs.replace(

@@ -119,7 +119,10 @@ class OneRequest(DerivedDump):
         )
 
     def _cut_inputs(self, inputs: ContentEntries) -> ContentEntries:
-        """Return what the model was given of the request, as far as its tensors were kept."""
+        """Return what the model was given of the request.
+
+        An input whose tensor was not kept cannot be cut: it stays whole, and so counts as another one than the other side's.
+        """
         given = (record for call in self.whole.calls() for record in call.inputs)
         kept = {record.content: record for record in given if record.stored and record.content}
         entries = dict[str, ContentEntry]()
@@ -133,8 +136,7 @@ class OneRequest(DerivedDump):
                 part = None if record is None else _take([self.whole.tensor(record)], index)
             except DumpError:
                 part = None  # its record says so
-            if part is not None:
-                entries[name] = ContentEntry(content_id(part), entry.dtype, part.shape)
+            entries[name] = entry if part is None else ContentEntry(content_id(part), entry.dtype, part.shape)
         return enter(entries)
 
 

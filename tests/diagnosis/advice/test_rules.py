@@ -368,7 +368,7 @@ TABLE = [
     ("PF510", {"flushed": 900}, {"flushed": 900, **variant("relu")}),
     ("PF208", BEHIND, {**BEHIND, "introduced_fault": True}),
     ("PF208", BEHIND, {**BEHIND, "inputs_equal": True}),
-    ("PF321", {**WRITING, "cache_slots": "keys of layer 0: position 2 of all heads is zeros"}, WRITING),
+    ("PF321", {**WRITING, "cache_slots": "keys of layer 0: position 2 of all heads is zeros", "cache_starts": True}, WRITING),
     ("PF322", WRITING, {**WRITING, "cache_slots": "keys of layer 0: position 2 of all heads is zeros"}),
     ("PF322", {**WRITING, "writing_part": "prefill", "writing_token": 1}, {"writing_tokens": 8}),
     ("PF323", OTHER_TOKEN, {**OTHER_TOKEN, "other_tokens_why": "fault"}),

@@ -38,6 +38,7 @@ EVIDENCE = {
         "The first layer that differs, and the positions and heads whose slots are missing, old or in other places; absent if"
         " there are none, or no cache was recorded.",
     ),
+    "cache_starts": Evidence("the error starts in that layer", "By the number in the name of the module where it starts."),
     "other_tokens": Evidence(
         "tokens that differ", "`token N of prompt P: reference / target`, in the order written; up to five."
     ),
@@ -61,8 +62,10 @@ def gather(run: Comparison) -> dict[str, Any]:
         inside = find_call_of(written, start.step, run.region.suspects[0].order)
         if inside is not None:
             evidence |= {"writing_part": inside.part, "writing_token": inside.token}
-            slots = _describe_cache(run) if inside.part == DECODE else ""
-            evidence |= {"cache_slots": slots} if slots else {}
+            layer, slots = _describe_cache(run) if inside.part == DECODE else (-1, "")
+            number = _LAYER.search(start.module)
+            is_there = number is not None and int(number[1]) == layer
+            evidence |= {"cache_slots": slots, "cache_starts": is_there} if slots else {}
     statuses = {one.record: one for one in run.judged}
     different = list(_find_other_tokens(run.reference, run.target, written, statuses))
     evidence["other_tokens_count"] = len(different)
@@ -71,8 +74,8 @@ def gather(run: Comparison) -> dict[str, Any]:
     return evidence
 
 
-def _describe_cache(run: Comparison) -> str:
-    """Say what is wrong in the first layer of the cache that fails, where whole slots are wrong; ``""`` otherwise."""
+def _describe_cache(run: Comparison) -> tuple[int, str]:
+    """Return the first layer of the cache that fails and what is wrong in it; ``""`` unless whole slots are."""
     failing = {one.record for one in run.judged if one.status in MISALIGNED_STATUSES}
     theirs = {record.text: record for call in run.target.calls() for record in call.outputs}
     caches = [
@@ -86,8 +89,8 @@ def _describe_cache(run: Comparison) -> str:
         here, there = _read(run.reference, record), _read(run.target, theirs[record.text])
         if here is not None and there is not None:
             slots = describe_slots(here, there)
-            return f"{record.index.split('.')[0]} of layer {layer}: {slots}" if is_pattern(slots) else ""
-    return ""
+            return layer, f"{record.index.split('.')[0]} of layer {layer}: {slots}" if is_pattern(slots) else ""
+    return -1, ""
 
 
 def _find_other_tokens(
