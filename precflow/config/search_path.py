@@ -18,7 +18,7 @@ from precflow.config.suggestions import find_near
 from precflow.errors import ConfigError, Problem
 
 GROUPS = ("capture", "executor", "recipe", "emulate", "site")  # in the order in which they are laid over each other
-DATA_GROUPS = ("standard", "rule", "whatif")  # files that stages read; nothing is laid over them
+DATA_GROUPS = ("standard", "rule", "whatif", "scan")  # files that stages read; nothing is laid over them
 MACHINE_GROUPS = ("site", "executor")  # their files decide what runs on a machine, so a folder of recipes brings none
 OPEN_GROUPS = ("recipe", "site")  # their files say `# @package _global_`, or nothing
 SHIPPED = "precflow"  # the origin of what comes with precflow
@@ -67,8 +67,8 @@ def list_folders(config_dirs: Sequence[Path] = ()) -> tuple[SearchFolder, ...]:
 
     Args:
         config_dirs: What ``--config-dir`` named: trees with ``recipes/``, ``site/``, ``capture/``, ``emulate/``, ``executor/``,
-            ``standard/``, ``rule/``, ``whatif/``. A folder of ``PRECFLOW_RECIPES`` that has such folders is a tree too,
-            but for what belongs to a machine: a folder of recipes brings no sites and no executors.
+            ``standard/``, ``rule/``, ``whatif/``, ``scan/``. A folder of ``PRECFLOW_RECIPES`` that has such folders is a tree
+            too, but for what belongs to a machine: a folder of recipes brings no sites and no executors.
 
     Raises:
         ConfigError: A folder that was named does not exist.

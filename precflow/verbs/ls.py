@@ -193,6 +193,7 @@ _GROUPS: Mapping[str, Callable[[str, Sequence[Path]], list[Entry]]] = {
     "metric": _list_metrics,
     "rule": _list_files,
     "whatif": _list_files,
+    "scan": _list_files,
 }
 
 

@@ -28,7 +28,7 @@ VERB = Verb(
 )
 
 _UNUSABLE = 2
-_OF_TEAMS = ("standard", "rule", "whatif", "emulate")
+_OF_TEAMS = ("standard", "rule", "whatif", "scan", "emulate")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     started = time.monotonic()
     options = make_parser(
-        "validate", "[RECIPE|FILE|standard/NAME|rule/NAME|whatif/NAME|emulate/NAME|+recipe=NAME key=value ...]"
+        "validate", "[RECIPE|FILE|standard/NAME|rule/NAME|whatif/NAME|scan/NAME|emulate/NAME|+recipe=NAME key=value ...]"
     )
     options.add_argument("words", nargs="*", metavar="RECIPE|FILE|key=value")
     chosen = options.parse_args(arguments)
@@ -114,6 +114,7 @@ def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) 
     from precflow.config import signatures
     from precflow.diagnosis.advice import rule_files, whatif_files
     from precflow.judgement import standards
+    from precflow.scan import rules as scan_rules
 
     file = place.folder / f"{name}.yaml"
     same = find_clash(place.group, name, within)
@@ -127,6 +128,8 @@ def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) 
                 problems += rule_files.find_same_id(file, [one.folder for one in within if one.group == "rule"])
         elif place.group == "whatif":
             problems += whatif_files.check_file(file)[0]
+        elif place.group == "scan":
+            problems += scan_rules.check_file(file)[0]
         else:
             document = read(file, place.group, name)
             problems += [*document.problems, *trust.find_forbidden_text(document)]

@@ -1,0 +1,93 @@
+"""A scan of a source tree as a page, as Markdown and as plain data; all of them show every finding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from precflow.report import html
+from precflow.report.templating import load_templates
+from precflow.scan.findings import Finding, ScanResult
+from precflow.scan.rules import LOOK, NUMBERS, STOPS
+from precflow.version import __version__
+
+HEADINGS: Mapping[str, str] = {
+    STOPS: "Does not run on an NPU as it is",
+    LOOK: "To look at: may not run, or has no effect",
+    NUMBERS: "Decides which numbers come out",
+}
+MOST_TIMES = 6  # lines that are named of one finding in one file; the rest is counted
+
+
+def render_html(scan: ScanResult, code: int) -> str:
+    """Return a page that opens offline."""
+    templates = load_templates()
+    style = html.inline_sources(templates, "css", ("base.css", "sections.css", "print.css"))
+    page: str = templates.get_template("scan.html.j2").render(
+        **_gather(scan, code), style=style, policy=html.build_policy(style, "")
+    )
+    return page
+
+
+def render_markdown(scan: ScanResult, code: int) -> str:
+    """Return the same as Markdown, for a ticket."""
+    text: str = load_templates().get_template("scan.md.j2").render(**_gather(scan, code))
+    return text
+
+
+def as_plain(scan: ScanResult, code: int) -> dict[str, Any]:
+    """Return everything as plain data, but the patch."""
+    return {
+        "tree": scan.tree,
+        "exit_code": code,
+        "files": dict(scan.files),
+        "unread": dict(scan.unread),
+        "kinds": [
+            {"kind": kind, "title": scan.titles[kind], "weight": weight, "found": found, "patched": patched}
+            for kind, weight, found, patched in scan.count_kinds()
+        ],
+        "findings": [{**asdict(finding), "kind": finding.kind} for finding in scan.findings],
+    }
+
+
+def describe_outcome(scan: ScanResult) -> str:
+    """Return in one sentence what has to be done."""
+    stops, by_hand = scan.of_weight(STOPS), len(scan.by_hand)
+    if not stops:
+        return "nothing found that does not run on an NPU"
+    if not by_hand:
+        return f"the patch does all {len(stops)} that do not run on an NPU"
+    patched = len(stops) - by_hand
+    return f"{by_hand} to change by hand, {patched} by the patch" if patched else f"{by_hand} to change by hand"
+
+
+def group_same(findings: Sequence[Finding]) -> list[tuple[Finding, list[Finding]]]:
+    """Return the findings of one rule in one file together, the first of them in front."""
+    ordered = sorted(findings, key=lambda each: (each.file, each.rule, each.found, each.patched, each.line))
+    grouped = [list(same) for _, same in groupby(ordered, key=lambda each: (each.file, each.rule, each.found, each.patched))]
+    return sorted(((same[0], same) for same in grouped), key=lambda each: (each[0].file, each[0].line))
+
+
+def list_lines(same: Sequence[Finding]) -> str:
+    """Return the lines of findings of one file, in words: ``12, 40 and 7 more``."""
+    lines = list(dict.fromkeys(finding.line for finding in same))
+    rest = len(lines) - MOST_TIMES
+    return ", ".join(map(str, lines[:MOST_TIMES])) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _gather(scan: ScanResult, code: int) -> dict[str, Any]:
+    sections = [
+        (heading, [(finding, list_lines(same), len(same)) for finding, same in group_same(scan.of_weight(weight))])
+        for weight, heading in HEADINGS.items()
+    ]
+    return {
+        "scan": scan,
+        "code": code,
+        "outcome": describe_outcome(scan),
+        "kinds": scan.count_kinds(),
+        "headings": HEADINGS,
+        "sections": [(heading, rows) for heading, rows in sections if rows],
+        "version": __version__,
+    }

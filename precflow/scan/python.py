@@ -1,0 +1,503 @@
+"""Applies the rules to one Python source: its findings, and the bytes that a patch replaces.
+
+The standard library's ``ast`` says where each name, call and string stands, in bytes of the line, and a patch replaces only
+these bytes. So comments, spaces and line ends stay as they are without a tree that has to keep them: LibCST was looked at and
+would be one more dependency, slower by far, for an advantage that a patch of single words does not need. Each edit is checked
+against the bytes that it expects there; f-strings before Python 3.12 have no exact places inside.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from precflow.scan.edits import Edit, apply_edits
+from precflow.scan.findings import Finding
+from precflow.scan.index import Index, choose
+from precflow.scan.rules import LOOK, NUMBERS, STOPS, ScanRule
+
+_OPENING = re.compile(rb"[A-Za-z]{0,2}(?:\"\"\"|'''|\"|')")  # of a string
+_LONGEST = 80  # letters of what was found that are kept
+_GUARDS = frozenset(("ImportError", "ModuleNotFoundError", "Exception", ""))
+# Modules whose own `cuda` is no method that moves a tensor: torch.cuda() is not called, numba.cuda is a module.
+_HAVE_MODULE = ("torch.cuda", "numba.cuda", "cupy.cuda", "jax.cuda")
+
+
+@dataclass(frozen=True)
+class PythonScan:
+    """What was found in one source.
+
+    Attributes:
+        findings: Without a file; in order of lines.
+        edits: What a patch replaces, in order, none over another.
+    """
+
+    findings: tuple[Finding, ...]
+    edits: tuple[Edit, ...]
+
+
+def parse(text: str) -> ast.Module:
+    """Return the syntax tree of a source.
+
+    Raises:
+        SyntaxError: It is no Python 3, or nested too deep; the line is in the error.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in their strings
+            return ast.parse(text)
+    except (ValueError, MemoryError, RecursionError) as error:  # a NUL; nested too deep
+        raise SyntaxError(str(error) or "nested too deep") from error
+
+
+def scan_source(text: str, index: Index, *, setup: bool = False) -> PythonScan:
+    """Apply all rules to one source.
+
+    Args:
+        text: The source, decoded, with its own line ends and without a byte order mark.
+        index: The rules.
+        setup: It is a ``setup.py``: its strings may name packages.
+
+    Raises:
+        SyntaxError: It cannot be parsed.
+    """
+    scanner = _Scanner(parse(text), text.encode("utf-8", "surrogatepass"), index, setup=setup)
+    try:
+        scanner.visit_all()
+    except RecursionError as error:
+        raise SyntaxError("nested too deep") from error
+    return scanner.finish()
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A rule that fits a place; of several for one place one is kept."""
+
+    rule: ScanRule
+    span: tuple[int, int]
+    lines: tuple[int, int]
+    found: str
+    edits: tuple[Edit, ...]
+    general: bool
+    guarded: bool = False
+
+
+class _Scanner:
+    """Walks one syntax tree."""
+
+    def __init__(self, tree: ast.Module, source: bytes, index: Index, *, setup: bool) -> None:
+        self._tree, self._source, self._index, self._setup = tree, source, index, setup
+        # Python counts lines by these three, and not by form feeds as str.splitlines() does.
+        self._starts = [0]
+        for line in source.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+        self._matches: list[_Match] = []
+        self._parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        self._modules: dict[str, str] = {}
+        self._mended: set[str] = set()  # names whose import is edited
+        self._bound = set(_list_bound(tree))
+        self._defines = {
+            item.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            for item in node.body
+            if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef))
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for name in node.names:
+                    self._modules[name.asname or name.name.partition(".")[0]] = (
+                        name.name if name.asname else name.name.partition(".")[0]
+                    )
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for name in node.names:
+                    self._modules[name.asname or name.name] = f"{node.module}.{name.name}"
+        if "torch" not in self._bound:  # a star import may bring it
+            self._modules.setdefault("torch", "torch")
+
+    def visit_all(self) -> None:
+        """Look at every node, imports first: what they bring under its old name needs no edit where it is used."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self._visit_import(node)
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Attribute):
+                self._visit_attribute(node)
+            elif isinstance(node, ast.Call):
+                self._visit_call(node)
+            elif isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                self._visit_string(node)
+            elif isinstance(node, ast.ClassDef):
+                self._visit_class(node)
+
+    def _visit_class(self, node: ast.ClassDef) -> None:
+        for item in node.body:
+            if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                for rule in self._index.definitions.get(item.name, ()):
+                    self._note(rule, item, f"def {item.name}", lines=(item.lineno, item.lineno))
+
+    def finish(self) -> PythonScan:
+        """Return the findings that count, and the edits of those that can be mended."""
+        kept: dict[tuple[tuple[int, int], bool], _Match] = {}
+        for match in self._matches:
+            key = (match.span, match.rule.weight == NUMBERS)
+            other = kept.get(key)
+            if other is None or (match.general, match.rule.order) < (other.general, other.rule.order):
+                kept[key] = match
+        edits: dict[tuple[int, int], Edit] = {}
+        findings = []
+        for match in sorted(kept.values(), key=lambda each: (each.lines, each.span, each.rule.order)):
+            clash = [edit for edit in match.edits if _clashes(edit, edits)]
+            rule, patched = match.rule, bool(match.edits) and not clash
+            if patched:
+                edits |= {(edit.start, edit.end): edit for edit in match.edits}
+            weight = LOOK if match.guarded and rule.weight == STOPS else rule.weight
+            why = rule.why.replace("{found}", match.found)
+            why += " The source goes on without it." if weight != rule.weight else ""
+            findings.append(
+                Finding(
+                    rule=rule.id,
+                    weight=weight,
+                    file="",
+                    line=match.lines[0],
+                    end_line=match.lines[1],
+                    found=match.found,
+                    why=why,
+                    do=rule.do.replace("{found}", match.found),
+                    patched=patched,
+                )
+            )
+        return PythonScan(tuple(findings), tuple(sorted(edits.values(), key=lambda edit: edit.start)))
+
+    # The places of nodes, in bytes.
+
+    def _at(self, line: int, column: int) -> int:
+        return self._starts[line - 1] + column
+
+    def _span(self, node: ast.AST) -> tuple[int, int]:
+        return (
+            self._at(getattr(node, "lineno", 1), getattr(node, "col_offset", 0)),
+            self._at(getattr(node, "end_lineno", 1), getattr(node, "end_col_offset", 0)),
+        )
+
+    def _segment(self, node: ast.AST) -> bytes:
+        start, end = self._span(node)
+        return self._source[start:end]
+
+    def _note(  # noqa: PLR0913  each is a fact of its own
+        self,
+        rule: ScanRule,
+        node: ast.AST,
+        found: str,
+        edits: Sequence[Edit] = (),
+        *,
+        general: bool = False,
+        lines: tuple[int, int] | None = None,
+        guarded: bool = False,
+    ) -> None:
+        place = lines or (getattr(node, "lineno", 1), getattr(node, "end_lineno", 1))
+        shown = found if len(found) <= _LONGEST else f"{found[: _LONGEST - 3]}..."
+        self._matches.append(_Match(rule, self._span(node), place, shown, tuple(edits), general, guarded))
+
+    # Names.
+
+    def _resolve(self, node: ast.AST) -> tuple[str, list[ast.AST]]:
+        """Return the dotted name of an expression by what was imported, and its nodes from the root; ``""`` if it has none."""
+        nodes: list[ast.AST] = []
+        attributes = []
+        while isinstance(node, ast.Attribute):
+            attributes.append(node.attr)
+            nodes.append(node)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id not in self._modules:
+            return "", []
+        nodes.append(node)
+        return ".".join([self._modules[node.id], *reversed(attributes)]), nodes[::-1]
+
+    def _visit_attribute(self, node: ast.Attribute) -> None:
+        parent = self._parents.get(node)
+        if not (isinstance(parent, ast.Attribute) and parent.value is node):
+            dotted, nodes = self._resolve(node)
+            for part, rule in choose(self._index.names.find(dotted)) if dotted else ():
+                length = 1 + part.count(".") - self._modules[getattr(nodes[0], "id", "")].count(".")
+                mended = getattr(nodes[0], "id", "") in self._mended and bool(rule.replace_module)
+                if length > 1 and not mended:  # written here, and not only imported
+                    edits = self._rename(rule, nodes[:length], part)
+                    self._note(rule, nodes[length - 1], part, edits, guarded=self._is_guarded(node))
+        called = isinstance(parent, ast.Call) and parent.func is node
+        if node.attr in self._index.attributes and not called and not self._resolve(node)[0]:
+            for rule in self._index.attributes[node.attr]:
+                self._note(rule, node, f".{node.attr}", self._rename(rule, [node], node.attr))
+
+    def _rename(self, rule: ScanRule, nodes: Sequence[ast.AST], dotted: str) -> list[Edit]:
+        """Return the edits that replace the words of a rule in a dotted name; none if one of them is not written here."""
+        edits = []
+        parts = dotted.split(".")[-len(nodes) :]
+        whole = len(dotted.split(".")) == len(nodes)
+        for old, new in rule.replace.items():
+            fitting = [node for node, part in zip(nodes, parts, strict=True) if part == old]
+            if len(fitting) != 1:
+                return []
+            node = fitting[0]
+            if isinstance(node, ast.Name) and not (whole and "." not in self._modules[node.id]):
+                return []
+            written = (node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else "").encode()
+            end = self._span(node)[1]
+            if self._source[end - len(written) : end] != written:
+                return []
+            edits.append(Edit(end - len(written), end, new.encode()))
+        return edits
+
+    # Imports.
+
+    def _visit_import(self, node: ast.Import | ast.ImportFrom) -> None:
+        if isinstance(node, ast.ImportFrom):
+            if node.level or not node.module:
+                return
+            names = {f"{node.module}.{name.name}": name for name in node.names}
+            modules = {node.module: node.names[0]}
+        else:
+            names = {name.name: name for name in node.names}
+            modules = dict(names)
+        guarded = self._is_guarded(node)
+        for module, alias in modules.items():
+            for part, rule in self._index.packages.find(module):
+                self._note(rule, node if isinstance(node, ast.ImportFrom) else alias, part, guarded=guarded)
+        # A rule that asks to look at what a module does says nothing of its bare import.
+        matched = [
+            (full, part, rule)
+            for full in names
+            for part, rule in choose(self._index.names.find(full))
+            if isinstance(node, ast.ImportFrom) or rule.weight == STOPS
+        ]
+        renamings = {full: tuple(rule.replace_module.items()) for full, _, rule in matched if rule.weight != NUMBERS}
+        # One import brings all its names from one module: either all of them are there too, or none is changed.
+        alike = len(renamings) == len(names) and len(set(renamings.values())) == 1
+        edits = self._rename_module(node, dict(next(iter(renamings.values())))) if alike else []
+        self._mended |= {name.asname or name.name for name in node.names} if edits else set()
+        for full, part, rule in matched:
+            self._note(rule, names[full], part, edits if rule.replace_module else [], guarded=guarded)
+
+    def _rename_module(self, node: ast.Import | ast.ImportFrom, renaming: Mapping[str, str]) -> list[Edit]:
+        """Return the edit of the module's name in an import; an import that binds another name after it has none."""
+        module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+        if isinstance(node, ast.Import) and (len(node.names) > 1 or not node.names[0].asname):
+            return []
+        for old, new in renaming.items():
+            if module and (module == old or module.startswith(f"{old}.")):
+                start = self._span(node)[0]
+                pattern = re.compile(rb"(?:from|import)\s+(" + re.escape(module.encode()) + rb")(?![\w.])")
+                found = pattern.match(self._source, start)
+                if found:
+                    return [Edit(*found.span(1), f"{new}{module[len(old) :]}".encode())]
+        return []
+
+    def _is_guarded(self, node: ast.AST) -> bool:
+        """Tell whether the source goes on where an import fails."""
+        child, parent = node, self._parents.get(node)
+        while parent is not None and not isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if isinstance(parent, ast.Try) and child in parent.body:
+                for handler in parent.handlers:
+                    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+                    if any((getattr(kind, "id", "") if kind else "") in _GUARDS for kind in caught):
+                        return not any(isinstance(each, ast.Raise) for each in handler.body)
+            child, parent = parent, self._parents.get(parent)
+        return False
+
+    # Calls.
+
+    def _visit_call(self, node: ast.Call) -> None:
+        function = node.func
+        dotted, nodes = self._resolve(function)
+        for part, rule in self._index.calls.find(dotted, inside=False) if dotted else ():
+            written = len(nodes) - 1 + self._modules[getattr(nodes[0], "id", "")].count(".") >= part.count(".")
+            edits = self._rename(rule, nodes, dotted) if written else []
+            self._note_call(rule, node, part, edits, general=part not in rule.calls)
+        method = function.attr if isinstance(function, ast.Attribute) else ""
+        if method and dotted not in _HAVE_MODULE:
+            for rule in self._index.methods.get(method, ()):
+                # A class here that defines the method itself would not be called by the new name.
+                edits = [] if method in self._defines else self._rename(rule, [function], method)
+                self._note_call(rule, node, f".{method}()", edits)
+        for rule in self._index.any_call:
+            self._note_call(rule, node, dotted or method, [], general=True)
+
+    def _note_call(self, rule: ScanRule, node: ast.Call, found: str, edits: Sequence[Edit], *, general: bool = False) -> None:
+        """Note a call if its arguments are those that the rule asks for."""
+        if any(keyword.arg in rule.without for keyword in node.keywords):
+            return
+        if not rule.given:
+            where = node.func
+            self._note(rule, where, found, edits, general=general)
+            return
+        arguments: dict[str, ast.expr] = {str(number): value for number, value in enumerate(node.args)}
+        arguments |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        place: ast.expr | None = None
+        for name, pattern in self._index.given[rule.id].items():
+            value = arguments.get(name)
+            if value is None or not pattern.fullmatch(_written(value)):
+                return
+            place = place or value
+            found = f"{name}={_written(value)}" if not name.isdigit() else f"{found.removesuffix('()')}({_written(value)})"
+        if place is not None:
+            edits = [*edits, *self._replace_value(rule, place)] if rule.replace_value else edits
+            self._note(rule, place, found, edits, general=general)
+
+    def _replace_value(self, rule: ScanRule, value: ast.expr) -> list[Edit]:
+        start, end = self._span(value)
+        written = self._source[start:end]
+        if written.decode("utf-8", "replace") != _written(value):
+            return []
+        return [Edit(start, end, rule.replace_value.replace("{}", _written(value)).encode())]
+
+    # Strings.
+
+    def _visit_string(self, node: ast.expr) -> None:
+        parent = self._parents.get(node)
+        if isinstance(parent, (ast.Expr, ast.JoinedStr)):  # a docstring, or a part of an f-string
+            return
+        text = _read_string(node)
+        for pattern, rule in self._index.strings:
+            if pattern.fullmatch(text) and not self._is_elsewhere(rule, node):
+                self._note(rule, node, repr(text), self._replace_opening(rule, node, text))
+        for pattern, rule in self._index.variables:
+            if pattern.fullmatch(text):
+                self._note(rule, node, text, self._replace_opening(rule, node, text))
+        if self._setup and len(text) < _LONGEST:
+            for name, rule in self._index.find_requirements(text):
+                self._note(rule, node, name)
+
+    def _replace_opening(self, rule: ScanRule, node: ast.expr, text: str) -> list[Edit]:
+        """Return the edit of the word that a string begins with; none if it is not written so."""
+        start, segment = self._span(node)[0], self._segment(node)
+        opening = _OPENING.match(segment)
+        for old, new in rule.replace.items():
+            if opening and text.startswith(old) and segment[opening.end() :].startswith(old.encode()):
+                return [Edit(start + opening.end(), start + opening.end() + len(old.encode()), new.encode())]
+        return []
+
+    def _is_elsewhere(self, rule: ScanRule, node: ast.AST) -> bool:
+        """Tell whether a string is an argument of a call in which it means something else."""
+        if not rule.not_in:
+            return False
+        child, parent = node, self._parents.get(node)
+        while parent is not None and not isinstance(parent, (ast.stmt, ast.Call)):
+            child, parent = parent, self._parents.get(parent)
+        if not isinstance(parent, ast.Call) or child is parent.func:
+            return False
+        dotted = self._resolve(parent.func)[0] or ast.unparse(parent.func)
+        return bool(self._index.not_in[rule.id].find(dotted, inside=False))
+
+
+def _list_bound(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that are assigned, defined or given as arguments."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+
+
+def _read_string(node: ast.expr) -> str:
+    """Return the text of a string; a field of an f-string is ``{}``."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return str(node.value) if isinstance(node, ast.Constant) else ""
+
+
+def _written(value: ast.expr) -> str:
+    return ast.unparse(value)
+
+
+def _clashes(edit: Edit, edits: Mapping[tuple[int, int], Edit]) -> bool:
+    """Tell whether an edit lies over another one that says something else."""
+    same = edits.get((edit.start, edit.end))
+    if same is not None:
+        return same.new != edit.new
+    return any(other.start < edit.end and edit.start < other.end for other in edits.values())
+
+
+def with_import(text: str, edits: Sequence[Edit], module: str) -> tuple[Edit, int] | None:
+    """Return the edit that imports a module after ``import torch``, and its line; ``None`` if it is imported, or torch is not.
+
+    Args:
+        text: The source before any edit.
+        edits: Those that are made already; a source without any gets no import.
+        module: Such as ``torch_npu``.
+    """
+    tree, source = parse(text), text.encode("utf-8", "surrogatepass")
+    imported = {
+        (alias.name if isinstance(node, ast.Import) else node.module or "").partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+        if isinstance(node, ast.Import) or not node.level
+    }
+    added = any(module.encode() in edit.new for edit in edits)
+    if not edits or (module in imported and not added) or ("torch" not in imported and not added):
+        return None
+    place = next((node for node in tree.body if _imports(node, "torch")), None)
+    if place is None and not added:
+        return None
+    place = place or next((node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))), None)
+    if place is None:
+        return None
+    lines = source.splitlines(keepends=True)
+    end = sum(map(len, lines[: place.end_lineno]))
+    last = lines[(place.end_lineno or 1) - 1]
+    ending = last[len(last.rstrip(b"\r\n")) :]
+    newline = ending or (b"\r\n" if b"\r\n" in source else b"\n")
+    statement = f"import {module}  # noqa: F401".encode()
+    new = statement + newline if ending else newline + statement
+    return Edit(end, end, new), (place.end_lineno or 1)
+
+
+def _imports(node: ast.stmt, module: str) -> bool:
+    """Tell whether a statement at the top of a source imports a module, at once or somewhere inside of ``try`` and ``if``."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return False
+    for each in ast.walk(node):
+        if isinstance(each, ast.Import) and any(name.name.partition(".")[0] == module for name in each.names):
+            return True
+        if isinstance(each, ast.ImportFrom) and not each.level and (each.module or "").partition(".")[0] == module:
+            return True
+    return False
+
+
+def scan_with_import(text: str, index: Index, *, setup: bool = False) -> tuple[PythonScan, Sequence[Edit]]:
+    """Scan a source; return its findings, and the edits with the import that they need.
+
+    A source whose edits do not parse afterwards keeps its findings, as ones that are left by hand.
+
+    Raises:
+        SyntaxError: It cannot be parsed.
+    """
+    scanned = scan_source(text, index, setup=setup)
+    edits: list[Edit] = list(scanned.edits)
+    added = with_import(text, edits, "torch_npu")
+    if added is not None:
+        edits = sorted([*edits, added[0]], key=lambda edit: (edit.start, edit.end))
+    try:
+        parse(apply_edits(text.encode("utf-8", "surrogatepass"), edits).decode("utf-8", "surrogatepass"))
+    except SyntaxError:
+        return PythonScan(tuple(replace(finding, patched=False) for finding in scanned.findings), ()), ()
+    if added is not None:
+        line = added[1]
+        finding = Finding(
+            rule="import.torch_npu",
+            weight=STOPS,
+            file="",
+            line=line,
+            end_line=line,
+            found="import torch",
+            why="torch knows no NPU before torch_npu is imported; torch 2.5 and newer do it by themselves.",
+            do="import torch_npu after torch",
+            patched=True,
+        )
+        scanned = PythonScan(tuple(sorted([*scanned.findings, finding], key=lambda each: each.line)), scanned.edits)
+    return scanned, edits

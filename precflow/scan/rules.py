@@ -1,0 +1,202 @@
+"""The rules of a scan: one YAML file a kind of finding in ``conf/scan/``, and in a folder ``scan/`` of a team.
+
+All files are read and checked before any is used. To add a rule, add an entry to a file, or a file: a title, and entries with
+the keys of :class:`ScanRule`. What a rule looks for is one or several of its matchers; each of them is enough.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from precflow import resources
+from precflow.config.build import build_document
+from precflow.config.documents import Document, DottedPath, PathProblems, display_path, dotted, read
+from precflow.errors import ConfigError, Problem
+
+GROUP = "scan"
+STOPS, LOOK, NUMBERS = WEIGHTS = ("stops", "look", "numbers")
+"""It does not run there as it is; somebody has to look whether it does; it runs, and decides which numbers come out."""
+_MATCHERS = (
+    "packages",
+    "names",
+    "calls",
+    "methods",
+    "attributes",
+    "definitions",
+    "variables",
+    "strings",
+    "text",
+    "files",
+    "given",
+)
+_REGULAR = ("strings", "text")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class ScanRule:
+    """One rule. Names are dotted as torch documents them, whatever they are imported as; ``*`` stands for anything.
+
+    Attributes:
+        why: Why it matters on the other device. ``{found}`` is what was found.
+        do: What to do about it. ``{found}`` as above.
+        weight: ``stops``: it does not run there as it is; ``look``: it may not, or has no effect; ``numbers``: it runs, and
+            decides which numbers come out.
+        packages: Modules that are imported, by the name before the first dot or more, and packages that are required: in
+            requirements, ``setup.py``, ``pyproject.toml``, environments of conda, and what scripts install.
+        names: Dotted names that are used or imported.
+        calls: Dotted names that are called.
+        methods: Methods that are called on anything but a module.
+        attributes: Attributes of anything but a module that are read.
+        definitions: Methods that a class defines.
+        variables: Environment variables, in Python and in scripts.
+        strings: Regular expression that a whole string of Python must fit; a field of an f-string is ``{}``.
+        text: Regular expression that is looked for in each line of other files, without their comments.
+        files: Names of files, such as ``*.cu``. Of a rule with `text` those that are read; else the file itself is found.
+        given: Arguments that a call must have: name, or position from 0, to a regular expression for its value as it is
+            written. Without `calls` and `methods` it may be any call.
+        without: Arguments that the call must not have.
+        not_in: Dotted names and methods in whose arguments a string means something else.
+        replace: Words to replace in what was found, such as ``{cuda: npu}``: that is the patch. Without it there is none.
+        replace_module: The same for the module of an import, such as ``{torch.cuda: torch_npu.npu}``.
+        replace_value: What to put in place of the argument's value, where ``{}`` is the value as it was written.
+        id: Kind and name, such as ``device.text``; no key of the file.
+        kind: Name of the file; no key of it.
+        order: Of two rules for the same place the lower one counts; no key of the file.
+    """
+
+    why: str
+    do: str
+    weight: str = STOPS
+    packages: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    strings: str = ""
+    text: str = ""
+    files: tuple[str, ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    not_in: tuple[str, ...] = ()
+    replace: Mapping[str, str] = field(default_factory=dict)
+    replace_module: Mapping[str, str] = field(default_factory=dict)
+    replace_value: str = ""
+    id: str = ""
+    kind: str = ""
+    order: int = 0
+
+
+@dataclass(frozen=True)
+class RuleFile:
+    """One file.
+
+    Attributes:
+        title: What the findings of this kind are called.
+        rules: Name -> rule.
+        sources: Where the knowledge comes from.
+    """
+
+    title: str
+    rules: Mapping[str, ScanRule]
+    sources: tuple[str, ...] = ()
+
+
+_WORDS = {"ScanRule.weight": WEIGHTS}
+_OURS = ("id", "kind", "order")  # fields that are no keys of a file
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """All rules, in the order in which they count, those of a team first.
+
+    Attributes:
+        rules: The rules.
+        titles: Kind -> title.
+    """
+
+    rules: tuple[ScanRule, ...]
+    titles: Mapping[str, str]
+
+
+def load_rules(team: Sequence[Path] = ()) -> RuleSet:
+    """Read all rules: those of the team's folders and the shipped ones.
+
+    Raises:
+        ConfigError: Some files are not usable; carries the problems of all of them.
+    """
+    shipped = resources.directory("conf") / GROUP
+    rules: list[ScanRule] = []
+    titles: dict[str, str] = {}
+    problems: list[Problem] = []
+    for path in (path for folder in (*team, shipped) for path in sorted(folder.glob("*.yaml"))):
+        wrong, file = check_file(path)
+        if path.stem in titles:
+            wrong = (*wrong, Problem(display_path(path), path.stem, "is the name of another file of rules too: rename one"))
+        problems += wrong
+        if file is not None and not wrong:
+            titles[path.stem] = file.title
+            rules += [
+                replace(rule, id=f"{path.stem}.{name}", kind=path.stem, order=len(rules) + number)
+                for number, (name, rule) in enumerate(file.rules.items())
+            ]
+    if problems:
+        raise ConfigError(
+            f"{len(problems)} problem{'s' * (len(problems) > 1)} in rules of the scan",
+            problems=problems,
+            next_step="correct the files; nothing was scanned",
+        )
+    return RuleSet(tuple(rules), titles)
+
+
+def check_file(path: Path) -> tuple[tuple[Problem, ...], RuleFile | None]:
+    """Return what is wrong with one file, each problem with its line, and its rules if nothing is."""
+    document = read(path, GROUP, path.stem)
+    if document.problems:
+        return tuple(Problem(one.place, one.key or path.stem, one.message) for one in document.problems), None
+    file, problems = build_document(document, RuleFile, _WORDS)
+    known = {problem.key for problem in problems}
+    for where, message in _find_problems(document):
+        if dotted(where) not in known:
+            problems.append(Problem(document.mark(where).place, dotted(where), message))
+    return tuple(problems), (file if not problems else None)
+
+
+def _find_problems(document: Document) -> PathProblems:
+    """Yield what is wrong with values that have the right form: expressions, and what belongs together."""
+    rules = document.data.get("rules")
+    for name, rule in rules.items() if isinstance(rules, Mapping) else ():
+        if isinstance(rule, Mapping):
+            for path, message in _find_problems_of_rule(str(name), rule):
+                yield ("rules", str(name), *path), message
+
+
+def _find_problems_of_rule(name: str, rule: Mapping[str, Any]) -> PathProblems:
+    if not _NAME.fullmatch(name):
+        yield (), "expected a name of small letters, digits and underscores"
+    if not any(rule.get(key) for key in _MATCHERS):
+        yield (), f"looks for nothing: give it one of {', '.join(_MATCHERS)}"
+    yield from (((key,), "no such key: it comes from the names of file and rule") for key in _OURS if key in rule)
+    given = rule.get("given")
+    expressions: list[tuple[DottedPath, Any]] = [((key,), rule.get(key)) for key in _REGULAR]
+    expressions += [(("given", str(key)), value) for key, value in given.items()] if isinstance(given, Mapping) else []
+    for path, text in expressions:
+        yield from ((path, message) for message in (_check_expression(text) if isinstance(text, str) else ()))
+    if rule.get("text") and not rule.get("files"):
+        yield ("text",), "is looked for in files: name them under `files`"
+    if rule.get("replace_value") and not given:
+        yield ("replace_value",), "replaces an argument: name it under `given`"
+
+
+def _check_expression(text: str) -> list[str]:
+    try:
+        found = re.compile(text).search("")
+    except re.error as error:
+        return [f"is no regular expression: {error}"]
+    return ["fits an empty text, so it would be found everywhere"] if found else []
