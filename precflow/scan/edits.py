@@ -16,9 +16,9 @@ class Edit:
 
 
 def apply_edits(source: bytes, edits: Sequence[Edit]) -> bytes:
-    """Return a source with some of its bytes replaced; the edits are in order and not over each other."""
+    """Return a source with some of its bytes replaced; no edit may lie over another."""
     parts, last = [], 0
-    for edit in edits:
+    for edit in sorted(edits, key=lambda each: (each.start, each.end)):
         parts += [source[last : edit.start], edit.new]
         last = edit.end
     return b"".join([*parts, source[last:]])
