@@ -23,9 +23,14 @@ class Index:
         self.attributes = _list_by(rules.rules, "attributes")
         self.definitions = _list_by(rules.rules, "definitions")
         self.strings = [(re.compile(rule.strings), rule) for rule in rules.rules if rule.strings]
+        self.items = [(re.compile(rule.items), rule) for rule in rules.rules if rule.items]
         self.variables = [(re.compile(fnmatch.translate(pattern)), rule) for rule in rules.rules for pattern in rule.variables]
         self.any_call = [rule for rule in rules.rules if rule.given and not (rule.calls or rule.methods)]
         self.given = {rule.id: {name: re.compile(text) for name, text in rule.given.items()} for rule in rules.rules}
+
+    def knows(self, dotted: str) -> bool:
+        """Tell whether a rule has this very name."""
+        return bool(self.names.find(dotted, inside=False) or self.calls.find(dotted, inside=False))
 
     @cached_property
     def requirements(self) -> re.Pattern[str]:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from precflow.scan.bindings import bind
 from precflow.scan.edits import Edit, apply_edits
 from precflow.scan.findings import Finding
 from precflow.scan.index import Index, choose
 from precflow.scan.rules import LOOK, NUMBERS, STOPS, ScanRule
 
 _OPENING = re.compile(rb"[A-Za-z]{0,2}(?:\"\"\"|'''|\"|')")  # of a string
+_AVAILABLE = re.compile(r"_?is_\w+_available|find_spec")  # not torch.cuda.is_available
 _LONGEST = 80  # letters of what was found that are kept
 _GUARDS = frozenset(("ImportError", "ModuleNotFoundError", "Exception", ""))
 # Modules whose own `cuda` is no method that moves a tensor: torch.cuda() is not called, numba.cuda is a module.
@@ -33,10 +35,12 @@ class PythonScan:
     Attributes:
         findings: Without a file; in order of lines.
         edits: What a patch replaces, in order, none over another.
+        calls: Something that only torch_npu brings is used after it, such as ``.npu()``.
     """
 
     findings: tuple[Finding, ...]
     edits: tuple[Edit, ...]
+    calls: bool = False
 
 
 def parse(text: str) -> ast.Module:
@@ -96,27 +100,9 @@ class _Scanner:
             self._starts.append(self._starts[-1] + len(line))
         self._matches: list[_Match] = []
         self._parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-        self._modules: dict[str, str] = {}
+        self._bindings = bind(tree)
+        self._modules = self._bindings.modules
         self._mended: set[str] = set()  # names whose import is edited
-        self._bound = set(_list_bound(tree))
-        self._defines = {
-            item.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef)
-            for item in node.body
-            if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef))
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                for name in node.names:
-                    self._modules[name.asname or name.name.partition(".")[0]] = (
-                        name.name if name.asname else name.name.partition(".")[0]
-                    )
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                for name in node.names:
-                    self._modules[name.asname or name.name] = f"{node.module}.{name.name}"
-        if "torch" not in self._bound:  # a star import may bring it
-            self._modules.setdefault("torch", "torch")
 
     def visit_all(self) -> None:
         """Look at every node, imports first: what they bring under its old name needs no edit where it is used."""
@@ -130,6 +116,8 @@ class _Scanner:
                 self._visit_call(node)
             elif isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
                 self._visit_string(node)
+            elif isinstance(node, ast.Dict):
+                self._visit_dict(node)
             elif isinstance(node, ast.ClassDef):
                 self._visit_class(node)
 
@@ -170,7 +158,8 @@ class _Scanner:
                     patched=patched,
                 )
             )
-        return PythonScan(tuple(findings), tuple(sorted(edits.values(), key=lambda edit: edit.start)))
+        calls = any(self._source[edit.start - 1 : edit.start] == b"." for edit in edits.values())
+        return PythonScan(tuple(findings), tuple(sorted(edits.values(), key=lambda edit: edit.start)), calls)
 
     # The places of nodes, in bytes.
 
@@ -204,23 +193,10 @@ class _Scanner:
 
     # Names.
 
-    def _resolve(self, node: ast.AST) -> tuple[str, list[ast.AST]]:
-        """Return the dotted name of an expression by what was imported, and its nodes from the root; ``""`` if it has none."""
-        nodes: list[ast.AST] = []
-        attributes = []
-        while isinstance(node, ast.Attribute):
-            attributes.append(node.attr)
-            nodes.append(node)
-            node = node.value
-        if not isinstance(node, ast.Name) or node.id not in self._modules:
-            return "", []
-        nodes.append(node)
-        return ".".join([self._modules[node.id], *reversed(attributes)]), nodes[::-1]
-
     def _visit_attribute(self, node: ast.Attribute) -> None:
         parent = self._parents.get(node)
         if not (isinstance(parent, ast.Attribute) and parent.value is node):
-            dotted, nodes = self._resolve(node)
+            dotted, nodes = self._bindings.resolve(node)
             for part, rule in choose(self._index.names.find(dotted)) if dotted else ():
                 length = 1 + part.count(".") - self._modules[getattr(nodes[0], "id", "")].count(".")
                 mended = getattr(nodes[0], "id", "") in self._mended and bool(rule.replace_module)
@@ -228,7 +204,7 @@ class _Scanner:
                     edits = self._rename(rule, nodes[:length], part)
                     self._note(rule, nodes[length - 1], part, edits, guarded=self._is_guarded(node))
         called = isinstance(parent, ast.Call) and parent.func is node
-        if node.attr in self._index.attributes and not called and not self._resolve(node)[0]:
+        if node.attr in self._index.attributes and not called and not self._bindings.resolve(node)[0]:
             for rule in self._index.attributes[node.attr]:
                 self._note(rule, node, f".{node.attr}", self._rename(rule, [node], node.attr))
 
@@ -263,8 +239,11 @@ class _Scanner:
             names = {name.name: name for name in node.names}
             modules = dict(names)
         guarded = self._is_guarded(node)
+        told = {rule.kind for full in names for _, rule in choose(self._index.names.find(full)) if rule.weight == STOPS}
         for module, alias in modules.items():
             for part, rule in self._index.packages.find(module):
+                if rule.kind in told:  # what is imported from it says more
+                    continue
                 self._note(rule, node if isinstance(node, ast.ImportFrom) else alias, part, guarded=guarded)
         # A rule that asks to look at what a module does says nothing of its bare import.
         matched = [
@@ -296,10 +275,13 @@ class _Scanner:
         return []
 
     def _is_guarded(self, node: ast.AST) -> bool:
-        """Tell whether the source goes on where an import fails."""
+        """Tell whether the source goes on where a library is not there: an import that may fail, and what is used beside it."""
         child, parent = node, self._parents.get(node)
         while parent is not None and not isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            if isinstance(parent, ast.Try) and child in parent.body:
+            if isinstance(parent, ast.If) and child in parent.body and _asks_for_library(parent.test):
+                return True
+            imports = any(isinstance(each, (ast.Import, ast.ImportFrom)) for each in getattr(parent, "body", ()))
+            if isinstance(parent, ast.Try) and imports and child in parent.body:
                 for handler in parent.handlers:
                     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
                     if any((getattr(kind, "id", "") if kind else "") in _GUARDS for kind in caught):
@@ -311,23 +293,25 @@ class _Scanner:
 
     def _visit_call(self, node: ast.Call) -> None:
         function = node.func
-        dotted, nodes = self._resolve(function)
+        dotted, nodes = self._bindings.resolve(function)
         for part, rule in self._index.calls.find(dotted, inside=False) if dotted else ():
             written = len(nodes) - 1 + self._modules[getattr(nodes[0], "id", "")].count(".") >= part.count(".")
             edits = self._rename(rule, nodes, dotted) if written else []
             self._note_call(rule, node, part, edits, general=part not in rule.calls)
         method = function.attr if isinstance(function, ast.Attribute) else ""
-        if method and dotted not in _HAVE_MODULE:
-            for rule in self._index.methods.get(method, ()):
-                # A class here that defines the method itself would not be called by the new name.
-                edits = [] if method in self._defines else self._rename(rule, [function], method)
-                self._note_call(rule, node, f".{method}()", edits)
+        # np.unique() is a function of a module; what a rule knows by its full name is no method either.
+        of_module = len(nodes) == 2 and getattr(nodes[0], "id", "") in self._bindings.plain
+        known = dotted in _HAVE_MODULE or (bool(dotted) and self._index.knows(dotted))
+        for rule in self._index.methods.get(method, ()) if not (of_module or known) else ():
+            # A class here that defines the method itself would not be called by the new name.
+            edits = [] if method in self._bindings.methods else self._rename(rule, [function], method)
+            self._note_call(rule, node, f".{method}()", edits)
         for rule in self._index.any_call:
             self._note_call(rule, node, dotted or method, [], general=True)
 
     def _note_call(self, rule: ScanRule, node: ast.Call, found: str, edits: Sequence[Edit], *, general: bool = False) -> None:
         """Note a call if its arguments are those that the rule asks for."""
-        if any(keyword.arg in rule.without for keyword in node.keywords):
+        if any(keyword.arg in rule.without for keyword in node.keywords) or self._is_elsewhere(rule, node):
             return
         if not rule.given:
             where = node.func
@@ -335,16 +319,37 @@ class _Scanner:
             return
         arguments: dict[str, ast.expr] = {str(number): value for number, value in enumerate(node.args)}
         arguments |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        self._note_arguments(rule, arguments, found, edits, general=general)
+
+    def _visit_dict(self, node: ast.Dict) -> None:
+        """Look at arguments that are collected before a call: ``{"pin_memory": True}``."""
+        arguments = {
+            str(key.value): value
+            for key, value in zip(node.keys, node.values, strict=True)
+            if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        }
+        for rule in self._index.any_call if arguments else ():
+            if not any(name in rule.without for name in arguments):
+                self._note_arguments(rule, arguments, "", [], general=True)
+
+    def _note_arguments(
+        self, rule: ScanRule, arguments: Mapping[str, ast.expr], found: str, edits: Sequence[Edit], *, general: bool
+    ) -> None:
         place: ast.expr | None = None
         for name, pattern in self._index.given[rule.id].items():
             value = arguments.get(name)
-            if value is None or not pattern.fullmatch(_written(value)):
+            if value is None or not any(pattern.fullmatch(text) for text in self._describe_value(value)):
                 return
             place = place or value
             found = f"{name}={_written(value)}" if not name.isdigit() else f"{found.removesuffix('()')}({_written(value)})"
         if place is not None:
             edits = [*edits, *self._replace_value(rule, place)] if rule.replace_value else edits
             self._note(rule, place, found, edits, general=general)
+
+    def _describe_value(self, value: ast.expr) -> list[str]:
+        """Return an argument as it is written; of a name that holds whole numbers also as ``int NAME``."""
+        text = _written(value)
+        return [text, f"int {text}"] if isinstance(value, ast.Name) and value.id in self._bindings.numbers else [text]
 
     def _replace_value(self, rule: ScanRule, value: ast.expr) -> list[Edit]:
         start, end = self._span(value)
@@ -360,7 +365,8 @@ class _Scanner:
         if isinstance(parent, (ast.Expr, ast.JoinedStr)):  # a docstring, or a part of an f-string
             return
         text = _read_string(node)
-        for pattern, rule in self._index.strings:
+        item = isinstance(parent, ast.Subscript) and parent.slice is node
+        for pattern, rule in self._index.items if item else self._index.strings:
             if pattern.fullmatch(text) and not self._is_elsewhere(rule, node):
                 self._note(rule, node, repr(text), self._replace_opening(rule, node, text))
         for pattern, rule in self._index.variables:
@@ -388,19 +394,8 @@ class _Scanner:
             child, parent = parent, self._parents.get(parent)
         if not isinstance(parent, ast.Call) or child is parent.func:
             return False
-        dotted = self._resolve(parent.func)[0] or ast.unparse(parent.func)
+        dotted = self._bindings.resolve(parent.func)[0] or ast.unparse(parent.func)
         return bool(self._index.not_in[rule.id].find(dotted, inside=False))
-
-
-def _list_bound(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that are assigned, defined or given as arguments."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.name
 
 
 def _read_string(node: ast.expr) -> str:
@@ -408,6 +403,13 @@ def _read_string(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
     return str(node.value) if isinstance(node, ast.Constant) else ""
+
+
+def _asks_for_library(test: ast.expr) -> bool:
+    """Tell whether a condition asks if a library is there, as ``if is_apex_available():`` does."""
+    called = [node.func for node in ast.walk(test) if isinstance(node, ast.Call)]
+    names = [function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "") for function in called]
+    return any(_AVAILABLE.fullmatch(name) for name in names)
 
 
 def _written(value: ast.expr) -> str:
@@ -422,39 +424,34 @@ def _clashes(edit: Edit, edits: Mapping[tuple[int, int], Edit]) -> bool:
     return any(other.start < edit.end and edit.start < other.end for other in edits.values())
 
 
-def with_import(text: str, edits: Sequence[Edit], module: str) -> tuple[Edit, int] | None:
-    """Return the edit that imports a module after ``import torch``, and its line; ``None`` if it is imported, or torch is not.
+def with_import(text: str, scanned: PythonScan, module: str) -> tuple[Edit, int] | None:
+    """Return the edit that imports a module, and the line before it; ``None`` if it is imported or not needed.
+
+    It stands behind ``import torch``; in a source that uses the device without importing torch, behind its first import.
 
     Args:
         text: The source before any edit.
-        edits: Those that are made already; a source without any gets no import.
+        scanned: What was found in it.
         module: Such as ``torch_npu``.
     """
     tree, source = parse(text), text.encode("utf-8", "surrogatepass")
-    imported = {
-        (alias.name if isinstance(node, ast.Import) else node.module or "").partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-        if isinstance(node, ast.Import) or not node.level
-    }
-    added = any(module.encode() in edit.new for edit in edits)
-    if not edits or (module in imported and not added) or ("torch" not in imported and not added):
+    brings = any(module.encode() in edit.new for edit in scanned.edits)
+    if not scanned.edits or (any(_imports(node, module) for node in tree.body) and not brings):
         return None
-    place = next((node for node in tree.body if _imports(node, "torch")), None)
-    if place is None and not added:
+    places = [node for node in tree.body if _imports(node, "torch")]
+    if not places and (scanned.calls or brings):
+        imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        places = [node for node in imports if getattr(node, "module", "") != "__future__"]
+    if not places:
         return None
-    place = place or next((node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))), None)
-    if place is None:
-        return None
+    end_line = places[0].end_lineno or 1
     lines = source.splitlines(keepends=True)
-    end = sum(map(len, lines[: place.end_lineno]))
-    last = lines[(place.end_lineno or 1) - 1]
+    last = lines[end_line - 1]
     ending = last[len(last.rstrip(b"\r\n")) :]
-    newline = ending or (b"\r\n" if b"\r\n" in source else b"\n")
     statement = f"import {module}  # noqa: F401".encode()
-    new = statement + newline if ending else newline + statement
-    return Edit(end, end, new), (place.end_lineno or 1)
+    new = statement + ending if ending else (b"\r\n" if b"\r\n" in source else b"\n") + statement
+    end = sum(map(len, lines[:end_line]))
+    return Edit(end, end, new), end_line
 
 
 def _imports(node: ast.stmt, module: str) -> bool:
@@ -479,7 +476,7 @@ def scan_with_import(text: str, index: Index, *, setup: bool = False) -> tuple[P
     """
     scanned = scan_source(text, index, setup=setup)
     edits: list[Edit] = list(scanned.edits)
-    added = with_import(text, edits, "torch_npu")
+    added = with_import(text, scanned, "torch_npu")
     if added is not None:
         edits = sorted([*edits, added[0]], key=lambda edit: (edit.start, edit.end))
     try:

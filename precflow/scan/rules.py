@@ -29,11 +29,12 @@ _MATCHERS = (
     "definitions",
     "variables",
     "strings",
+    "items",
     "text",
     "files",
     "given",
 )
-_REGULAR = ("strings", "text")
+_REGULAR = ("strings", "items", "text")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -55,12 +56,14 @@ class ScanRule:
         definitions: Methods that a class defines.
         variables: Environment variables, in Python and in scripts.
         strings: Regular expression that a whole string of Python must fit; a field of an f-string is ``{}``.
+        items: The same for a string that something is looked up by, as in ``state["cuda"]``, which is no string otherwise.
         text: Regular expression that is looked for in each line of other files, without their comments.
         files: Names of files, such as ``*.cu``. Of a rule with `text` those that are read; else the file itself is found.
         given: Arguments that a call must have: name, or position from 0, to a regular expression for its value as it is
-            written. Without `calls` and `methods` it may be any call.
+            written, or for ``int NAME`` where a name holds a whole number. Without `calls` and `methods` it may be any call,
+            and a dict in which arguments are collected.
         without: Arguments that the call must not have.
-        not_in: Dotted names and methods in whose arguments a string means something else.
+        not_in: Dotted names and methods in whose arguments a string or a call means something else.
         replace: Words to replace in what was found, such as ``{cuda: npu}``: that is the patch. Without it there is none.
         replace_module: The same for the module of an import, such as ``{torch.cuda: torch_npu.npu}``.
         replace_value: What to put in place of the argument's value, where ``{}`` is the value as it was written.
@@ -80,6 +83,7 @@ class ScanRule:
     definitions: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     strings: str = ""
+    items: str = ""
     text: str = ""
     files: tuple[str, ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)

@@ -24,7 +24,7 @@ _REQUIREMENTS = (
 )
 _C_SOURCES = ("*.c", "*.cc", "*.cpp", "*.cxx", "*.h", "*.hpp", "*.hh", "*.cu", "*.cuh")
 _INSTALLS = re.compile(r"\b(?:pip3?|conda|mamba|poetry|uv)\b.*\b(?:install|add)\b")
-_HASH_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+_HASH_COMMENT = re.compile(r"(?:^|(?<=\s))#(?!SBATCH\b|PBS\b|BSUB\b).*")  # those are read by schedulers
 _C_COMMENT = re.compile(r"//.*|/\*.*?\*/|^\s*\*.*")
 _CONTINUED = re.compile(r"\\\s*$")
 
