@@ -22,6 +22,7 @@ from precflow.scan.rules import LOOK, NUMBERS, STOPS, ScanRule
 
 _OPENING = re.compile(rb"[A-Za-z]{0,2}(?:\"\"\"|'''|\"|')")  # of a string
 _AVAILABLE = re.compile(r"_?is_\w+_available|find_spec")  # not torch.cuda.is_available
+_KERNEL = "kernel"  # the kind of rules about kernels of CUDA
 _LONGEST = 80  # letters of what was found that are kept
 _GUARDS = frozenset(("ImportError", "ModuleNotFoundError", "Exception", ""))
 # Modules whose own `cuda` is no method that moves a tensor: torch.cuda() is not called, numba.cuda is a module.
@@ -103,6 +104,9 @@ class _Scanner:
         self._bindings = bind(tree)
         self._modules = self._bindings.modules
         self._mended: set[str] = set()  # names whose import is edited
+        self._compared = {
+            self._span(each) for node in ast.walk(tree) if isinstance(node, ast.Compare) for each in _list_sides(node)
+        }
 
     def visit_all(self) -> None:
         """Look at every node, imports first: what they bring under its old name needs no edit where it is used."""
@@ -137,14 +141,18 @@ class _Scanner:
                 kept[key] = match
         edits: dict[tuple[int, int], Edit] = {}
         findings = []
+        # Where a source has kernels of CUDA, a branch for "cuda" leads to them: an NPU must not be sent there.
+        kernels = any(match.rule.kind == _KERNEL for match in kept.values())
         for match in sorted(kept.values(), key=lambda each: (each.lines, each.span, each.rule.order)):
             clash = [edit for edit in match.edits if _clashes(edit, edits)]
-            rule, patched = match.rule, bool(match.edits) and not clash
+            rule, branches = match.rule, kernels and match.span in self._compared
+            patched = bool(match.edits) and not clash and not branches
             if patched:
                 edits |= {(edit.start, edit.end): edit for edit in match.edits}
             weight = LOOK if match.guarded and rule.weight == STOPS else rule.weight
             why = rule.why.replace("{found}", match.found)
             why += " The source goes on without it." if weight != rule.weight else ""
+            why += " This source has kernels of CUDA, to which the branch may lead." if branches else ""
             findings.append(
                 Finding(
                     rule=rule.id,
@@ -280,8 +288,11 @@ class _Scanner:
         while parent is not None and not isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             if isinstance(parent, ast.If) and child in parent.body and _asks_for_library(parent.test):
                 return True
-            imports = any(isinstance(each, (ast.Import, ast.ImportFrom)) for each in getattr(parent, "body", ()))
-            if isinstance(parent, ast.Try) and imports and child in parent.body:
+            if (
+                isinstance(parent, ast.Try)
+                and child in parent.body
+                and any(isinstance(each, (ast.Import, ast.ImportFrom)) for each in parent.body)
+            ):
                 for handler in parent.handlers:
                     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
                     if any((getattr(kind, "id", "") if kind else "") in _GUARDS for kind in caught):
@@ -367,7 +378,11 @@ class _Scanner:
         text = _read_string(node)
         item = isinstance(parent, ast.Subscript) and parent.slice is node
         for pattern, rule in self._index.items if item else self._index.strings:
-            if pattern.fullmatch(text) and not self._is_elsewhere(rule, node):
+            if (
+                pattern.fullmatch(text)
+                and not self._is_elsewhere(rule, node)
+                and self._find_partner(node) not in rule.not_named
+            ):
                 self._note(rule, node, repr(text), self._replace_opening(rule, node, text))
         for pattern, rule in self._index.variables:
             if pattern.fullmatch(text):
@@ -375,6 +390,26 @@ class _Scanner:
         if self._setup and len(text) < _LONGEST:
             for name, rule in self._index.find_requirements(text):
                 self._note(rule, node, name)
+
+    def _find_partner(self, node: ast.expr) -> str:
+        """Return the name of what a string is given to, is the default of, or is compared with; ``""`` if it has none."""
+        child: ast.AST = node
+        parent = self._parents.get(node)
+        while isinstance(parent, (ast.List, ast.Tuple, ast.Set)):  # impl in ["ref", "cuda"]
+            child, parent = parent, self._parents.get(parent)
+        named: ast.AST | None = None
+        if isinstance(parent, ast.keyword):
+            return parent.arg or ""
+        if isinstance(parent, ast.Compare):
+            named = next((each for each in (parent.left, *parent.comparators) if each is not child), None)
+        elif isinstance(parent, ast.Assign):
+            named = parent.targets[0]
+        elif isinstance(parent, ast.arguments):
+            places = [*parent.posonlyargs, *parent.args]
+            defaults = {id(value): place for place, value in zip(places[::-1], parent.defaults[::-1], strict=False)}
+            defaults |= {id(value): place for place, value in zip(parent.kwonlyargs, parent.kw_defaults, strict=True) if value}
+            return defaults[id(child)].arg if id(child) in defaults else ""
+        return named.attr if isinstance(named, ast.Attribute) else named.id if isinstance(named, ast.Name) else ""
 
     def _replace_opening(self, rule: ScanRule, node: ast.expr, text: str) -> list[Edit]:
         """Return the edit of the word that a string begins with; none if it is not written so."""
@@ -403,6 +438,10 @@ def _read_string(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
     return str(node.value) if isinstance(node, ast.Constant) else ""
+
+
+def _list_sides(node: ast.Compare) -> list[ast.expr]:
+    return [node.left, *node.comparators]
 
 
 def _asks_for_library(test: ast.expr) -> bool:

@@ -64,6 +64,7 @@ class ScanRule:
             and a dict in which arguments are collected.
         without: Arguments that the call must not have.
         not_in: Dotted names and methods in whose arguments a string or a call means something else.
+        not_named: Names that a string means something else for: what it is given to, is the default of, or is compared with.
         replace: Words to replace in what was found, such as ``{cuda: npu}``: that is the patch. Without it there is none.
         replace_module: The same for the module of an import, such as ``{torch.cuda: torch_npu.npu}``.
         replace_value: What to put in place of the argument's value, where ``{}`` is the value as it was written.
@@ -89,6 +90,7 @@ class ScanRule:
     given: Mapping[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     not_in: tuple[str, ...] = ()
+    not_named: tuple[str, ...] = ()
     replace: Mapping[str, str] = field(default_factory=dict)
     replace_module: Mapping[str, str] = field(default_factory=dict)
     replace_value: str = ""

@@ -29,6 +29,8 @@ SILENT = [
     "x = Loader(pin_memory=False, fused=False)\n",
     'x = f"cuda version {v}"\n',
     "torch = Fake()\ntorch.cuda.weird()\n",
+    "def f(impl='cuda', *, ext='cuda'): return impl == 'cuda' or impl in ['ref', 'cuda'] or f(impl='cuda')\n",
+    "import numpy as np\ny = np.unique(x)\n",
     "class Box:\n    double = 2\nBox.double\n",
 ]
 
@@ -122,6 +124,13 @@ FOUND = [
         "profiling.activity",
         "a = torch_npu.profiler.ProfilerActivity.NPU",
     ),
+]
+# A branch for CUDA in a source with kernels of CUDA must not become one for the NPU.
+FOUND += [
+    ("s = ['a.cu']\nif x.device.type == 'cuda': pass\n", "device.text", ""),
+    ("s = ['a.cc']\nif x.device.type == 'cuda': pass\n", "device.text", "if x.device.type == 'npu': pass"),
+    ("kw = {'pin_memory': True}\n", "data_loading.pinned", ""),
+    ("import torch\nd = r % torch.npu.device_count()\nx.to(d)\n", "device.number_by_count", 'x.to(f"npu:{d}")'),
 ]
 NUMBERS = [
     ("import torch\ntorch.manual_seed(0)\n", "randomness.seed"),
