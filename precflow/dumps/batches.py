@@ -30,6 +30,7 @@ from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Record
 from precflow.dumps.starting_weights import NO_WEIGHTS, StartingWeights
 from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, FurtherCalls, ModelCalls
+from precflow.dumps.warm_up import describe_place, is_zero_content
 from precflow.errors import DumpError
 
 # Other batches differ by a relative L2 of about 1.4 if they are independent, and by 0.5 and more if they are alike (images of
@@ -77,6 +78,7 @@ class Given:
         retyped: Inputs of another type and of equal values, in words.
         further: Calls of models that one side makes more in a step.
         weights: How the weights differ that both sides start from.
+        warm_up: Which side was given zeros alone where the first difference is, in words; ``""`` if none was.
     """
 
     entries: Mapping[str, ContentEntry]
@@ -85,6 +87,7 @@ class Given:
     retyped: tuple[str, ...] = ()
     further: tuple[FurtherCalls, ...] = ()
     weights: StartingWeights = NO_WEIGHTS
+    warm_up: str = ""
 
     @property
     def start(self) -> DifferentInput | None:
@@ -166,7 +169,27 @@ def compare_given(reference: Dump, target: Dump, calls: ModelCalls = NOTHING_FUR
         made += [name] if kind == _MADE else []
         retyped += [f"{name}: {words}"] if kind == _RETYPED else []
     different.sort(key=lambda each: at.place if (at := parse_name(each.name)) else (-1, 0, 0))
-    return Given(entries, tuple(different), tuple(made), tuple(retyped), calls.further)
+    warm_up = _find_warm_up(here, there, different[0]) if different else ""
+    return Given(entries, tuple(different), tuple(made), tuple(retyped), calls.further, warm_up=warm_up)
+
+
+def _find_warm_up(here: Mapping[str, ContentEntry], there: Mapping[str, ContentEntry], first: DifferentInput) -> str:
+    """Say that one side alone is given nothing but zeros in the call that the first other data reaches."""
+    parts = parse_name(first.name)
+    if parts is None or first.kind != DATA or first.name not in here or first.name not in there:
+        return ""
+    zero = [
+        all(
+            is_zero_content(entry.content, entry.dtype, entry.shape)
+            for name, entry in side.items()
+            if _is_of(name, parts.place)
+        )
+        for side in (here, there)
+    ]
+    if zero[0] == zero[1]:
+        return ""
+    where = describe_place((parts.rank, parts.step, parts.call))
+    return f"{where} warms up on the {'reference' if zero[0] else 'target'}: its model is given zeros alone"
 
 
 _MADE, _RETYPED, _ROUNDED = "made", "retyped", "rounded"  # kinds of inputs that are no other data

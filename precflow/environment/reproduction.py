@@ -113,7 +113,7 @@ def describe_parting(given: Given, *, compared: bool = True) -> str:
         STALE: "the sides' models are given outputs of other steps",
         CALLS: "one side calls its model more often",
     }.get(start.kind, "the sides' models are given other data")
-    words = f": {start.words}" if start.words else ""
+    words = f": {'; '.join(filter(None, (start.words, given.warm_up)))}" if start.words or given.warm_up else ""
     more = f"; {len(given.different) - 1} more" if len(given.different) > 1 else ""
     return f"{what} from {start.name} on{words}{more}" + "; only what came before is compared" * compared
 

@@ -12,8 +12,10 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import PairingRule, RunConfig, ToleranceRule
 from precflow.config.sections.whatifs import REFERENCE_CHOICE, can_give_choices
 from precflow.curves.outcome import LOSS, CurveOutcome
+from precflow.dumps.warm_up import WarmUp
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
+from precflow.judgement.artefacts import describe_artefacts, mark_warm_ups
 from precflow.judgement.carried import NOTHING_CARRIED, CarriedTypes
 from precflow.judgement.coverage import (
     Tally,
@@ -90,6 +92,7 @@ class Circumstances:
             run is misaligned, whatever was recorded of it.
         second_pass: The measures are those after the second pass of escalating capture.
         fused: Module that one side computes inside of another one -> that one.
+        warm_ups: Calls in which everything that a side computed is 0. What differs there is no fault; the run is not aligned.
     """
 
     today: datetime.date
@@ -102,6 +105,7 @@ class Circumstances:
     still: Mapping[str, Sequence[str]] = field(default_factory=dict)
     second_pass: bool = False
     fused: Mapping[str, str] = field(default_factory=dict)
+    warm_ups: Sequence[WarmUp] = ()
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,7 @@ def judge(  # noqa: PLR0913  all but two go by name
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]
     decisions = mark_covered(measures, decisions, known.fused)
+    decisions = mark_warm_ups(measures, decisions, known.warm_ups)
     decisions, open_settings = _accept_settings(measures, decisions, known.other_settings, accepted)
     decisions, not_updated = _accept_settings(measures, decisions, known.still, accepted)
     judged = [decision.judged for decision in decisions]
@@ -197,6 +202,7 @@ def judge(  # noqa: PLR0913  all but two go by name
     ]
     failures += [*loss.failed, *logged.failed]
     sampled = share_sampled(measures, judged)
+    not_run, idle = describe_artefacts(measures, judged, known.warm_ups)
     # If a blocker stood in the way, nothing was read on purpose: the blocker is the reason, and not a missing record.
     if measures or not known.blockers:
         missing = _describe_missing(rows, counted, config, sampled, second_pass=known.second_pass)
@@ -206,6 +212,7 @@ def judge(  # noqa: PLR0913  all but two go by name
     gaps = [
         *known.blockers,
         *known.amounts,
+        *not_run,
         *_describe_unrepeatable(known.unrepeatable),
         *([f"the optimizers have other settings: {'; '.join(open_settings)}"] if open_settings else []),
         *missing,
@@ -234,6 +241,7 @@ def judge(  # noqa: PLR0913  all but two go by name
         *_describe_idle_rules(measures, config.tolerance.rules),
         *_describe_idle_pairings(measures, config.pairing.rules),
         *blind_phases,
+        *idle,
         *_describe_zero_gradients(decisions),
         *describe_partly_judged(measures, judged),
         *_describe_shared_nonfinite(rows),

@@ -20,6 +20,7 @@ STATUSES = (
     "nonfinite",
     "unreadable",
     "undecided",  # too little was kept of it to tell whether it stays within its limits
+    "artefact",  # one side did not compute it: it warms up, or rows of padding alone differ
     "near_tie",  # a choice that differs because the values chosen between are nearer than their noise
     "not_comparable",  # it depends on a near tie
     "sampled_out",
@@ -28,7 +29,7 @@ STATUSES = (
 # Reason of a pass that its limits do not give: they are so wide that nothing could fail.
 BY_BITS = "equal bit for bit; its limits prove nothing"
 MISALIGNED_STATUSES = frozenset({"fail", "shape", "dtype", "nonfinite"})
-INCOMPLETE_STATUSES = frozenset({"unpaired_reference", "unpaired_target", "unreadable", "undecided"})
+INCOMPLETE_STATUSES = frozenset({"unpaired_reference", "unpaired_target", "unreadable", "undecided", "artefact"})
 VERDICTS = ("aligned", "misaligned", "inconclusive")
 AS_IS_STATES = ("not_run", "agrees", "differs", "not_comparable", "failed")
 EXIT_CODES = {"aligned": 0, "misaligned": 1, "inconclusive": 3}  # 2 says that the program could not do its work

@@ -21,6 +21,7 @@ SEVERITY: tuple[str, ...] = (
     "dtype",
     "unreadable",
     "undecided",
+    "artefact",
     "unpaired_reference",
     "unpaired_target",
     "not_comparable",

@@ -30,7 +30,7 @@ LINES = {80: 20, 60: 28, 0: 40}  # columns -> most lines: on a narrower screen t
 _PAGE = "report.html"
 _OPERATORS = 3  # of which the summary says how many records failed
 _RARE = frozenset(
-    {"covered by their modules", "near ties", "not comparable", "blind", "undecided", "by estimate"}
+    {"covered by their modules", "near ties", "not comparable", "blind", "undecided", "artefact", "artefacts", "by estimate"}
 )  # left out where their number is 0
 _AMOUNTS = ((2, 2), (2, 1), (2, 0), (1, 0))  # findings and facts of each; the first that fits is shown
 _NARROW = {"float16": 100 * 2.0**-11, "bfloat16": 100 * 2.0**-8}  # percent that one rounding changes a number by at most
@@ -368,6 +368,7 @@ def _count_others(model: ReportModel) -> dict[str, int]:
         "unpaired": highlights.count_unpaired(model),
         "unreadable": counts.get("unreadable", 0),
         "undecided": counts.get("undecided", 0),
+        "artefact" if counts.get("artefact") == 1 else "artefacts": counts.get("artefact", 0),
         "accepted differences": counts.get("accepted", 0),
         "blind": counts.get("blind", 0),
         "by estimate": model.verdict.estimated,

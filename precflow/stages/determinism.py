@@ -98,7 +98,8 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
     both_sealed = reference.sealed and target.sealed  # an unsealed dump has no header, so there is nothing to compare
     given, parted = find_given(target), is_cut(target)
     # Inputs that differ for another reason than other data have words of their own.
-    is_told = parted or (given.start is not None and given.start.kind != DATA and INPUTS in same)
+    is_other = given.start is not None and (given.start.kind != DATA or bool(given.warm_up))
+    is_told = parted or (is_other and INPUTS in same)
     weights = [one.name for one in given.weights.tied if not one.is_equal]
     are_tied = bool(weights) and sorted(weights) == sorted(find_different(reference.header.weights, target.header.weights))
     told = ([INPUTS] if is_told else []) + (["weights"] if are_tied else [])

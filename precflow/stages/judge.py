@@ -15,8 +15,11 @@ from precflow.config.schema import SIDES, plain
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evidence.training import find_other_averages, find_other_numbers
+from precflow.diagnosis.padding import mark_padding
+from precflow.diagnosis.residual import mark_residuals
 from precflow.diagnosis.training.updates import describe_still, find_still_parameters
 from precflow.dumps.protocol import Dump
+from precflow.dumps.warm_up import find_warm_ups
 from precflow.environment.changes import find_changes
 from precflow.environment.unseen import describe_unseen
 from precflow.errors import StoreError
@@ -137,6 +140,18 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
     """
     dtypes = find_dtypes(reference, target, measures)
     floors = noise.read_floors(needs)
+    settle = make_settler(reference, target, judge_inputs(job, needs, reference, target, dtypes), floors)
+    marks = [
+        make(reference, target, lambda left, right: judge_inputs(job, needs, left, right, dtypes))
+        for make in (mark_padding, mark_residuals)
+    ]
+
+    def settle_all(measures: Sequence[Measure], judged: Sequence[Judged]) -> Sequence[Judged]:
+        """Mark near ties, what depends on them, and artefacts of the comparison."""
+        for mark in (settle, *marks):
+            judged = mark(measures, judged)
+        return judged
+
     return judge(
         measures,
         job.config,
@@ -155,10 +170,11 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
             still={} if reproduction.blockers else describe_still(find_still_parameters(reference, target, measures)),
             second_pass=second("compare") in needs,
             fused={**target.header.fused, **reference.header.fused},
+            warm_ups=find_warm_ups(reference.calls(), target.calls()),
         ),
         folders=job.team.get("standard", ()),
         floors=Floors(floors, _explain_missing_floors(job, needs), find_carried(reference.calls())),
-        settle_choices=make_settler(reference, target, judge_inputs(job, needs, reference, target, dtypes), floors),
+        settle_choices=settle_all,
         training=TrainingCourse((reference.header.loss_of_step, target.header.loss_of_step), curves.read_outcomes(needs)),
     )
 

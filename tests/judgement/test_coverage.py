@@ -23,7 +23,7 @@ def test_every_status_is_counted_once():
     assert found.compared == 7
     assert found.could_fail == 6
     assert found.covered == 1
-    assert found.coverage == 8 / 15
+    assert found.coverage == 8 / 16
 
 
 def test_nothing_is_no_coverage():

@@ -262,7 +262,7 @@ def _of_two(function: Callable[[Any, Any], Any]) -> Callable[[_Given], Array]:
 _OPERATORS: dict[str, Callable[[_Given], Array]] = {
     "linear": _linear,
     **dict.fromkeys(
-        ("matmul", "mm", "bmm", "mv", "dot"), lambda given: multiply(given.tensor(0, "input"), given.value(1, "other"))
+        ("matmul", "mm", "bmm", "mv", "dot"), lambda given: multiply(given.tensor(0, "input"), given.tensor(1, "other"))
     ),
     **dict.fromkeys(("addmm", "baddbmm"), _addmm),
     "conv2d": _convolve,

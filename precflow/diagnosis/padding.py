@@ -1,0 +1,162 @@
+"""Records that differ in rows of padding alone: rows that no real token reads, which two implementations fill as they like.
+
+A model that is given prompts of several lengths is given a mask as well, which is 0 where a prompt has ended. A kernel that
+skips these rows leaves in them what another one computes::
+
+    step0.attention_mask    1 1 1 0 0      hidden states of tokens 0 to 2 agree, those of 3 and 4 do not
+
+A failing record whose real tokens are within its limits is no place where an error starts. Nor is it evidence for aligned: a
+pairing rule that cuts the padding off compares the rest. Padding without a mask among the inputs is not known to be padding: a
+text encoder hands it on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.comparison.measure import Measure
+from precflow.dumps.header import ContentEntry
+from precflow.dumps.origins import parse_name
+from precflow.dumps.protocol import Array, Dump
+from precflow.dumps.records import Call, Record
+from precflow.dumps.views.derived import DerivedDump, MadeTensor
+from precflow.errors import DumpError
+from precflow.judgement.inputs import JudgeInput
+from precflow.judgement.verdicts import Judged
+
+_MASK = re.compile(r"(.*_)?mask")
+PADDING = "only rows of padding differ"
+_SCORES = 4  # axes of the scores of an attention: prompts, heads, tokens, tokens
+_WITHIN = frozenset({"pass", "blind", "accepted"})
+
+
+class Mask(NamedTuple):
+    """Which tokens are real.
+
+    Attributes:
+        name: Name of the input.
+        real: Booleans, ``[prompts, tokens]``.
+    """
+
+    name: str
+    real: npt.NDArray[np.bool_]
+
+
+class RealTokens(DerivedDump):
+    """A dump, with records that are cut to the real tokens for whoever asks for them (:meth:`cut`)."""
+
+    def _derive_calls(self) -> list[Call]:
+        return self.whole.calls()
+
+    def cut(self, record: Record, mask: Mask) -> Record | None:
+        """Return a record of the real tokens alone; ``None`` if its tensor was not kept or is not made of tokens."""
+        if not record.stored or record.part:
+            return None
+        part = take_real(np.broadcast_to(np.zeros((), np.bool_), record.shape), mask.real)
+        if part is None:
+            return None
+        made = MadeTensor((record,), lambda arrays: _take(arrays, mask.real))
+        return self._make(record, made, part.shape, mask.name)
+
+
+def _take(arrays: Sequence[Array], real: npt.NDArray[np.bool_]) -> Array:
+    part = take_real(arrays[0], real)
+    assert part is not None, "cut() has tried it with the shape"
+    return part
+
+
+def take_real(array: Array, real: npt.NDArray[np.bool_]) -> Array | None:
+    """Return the elements of a tensor that belong to real tokens; ``None`` if it is not made of tokens.
+
+    Args:
+        array: ``[prompts, tokens, ...]``, ``[prompts, heads, tokens, ...]``, the scores of an attention, or
+            ``[prompts * tokens, ...]``.
+        real: ``[prompts, tokens]``.
+
+    >>> take_real(np.arange(6).reshape(2, 3), np.array([[True, True, False], [True, False, False]]))
+    array([0, 1, 3])
+    """
+    prompts, tokens = real.shape
+    shape = array.shape
+    if shape[:2] == (prompts, tokens):
+        return array[real]
+    if len(shape) > 2 and (shape[0], shape[2]) == (prompts, tokens):
+        pairs = real[:, :, None] & real[:, None, :]
+        is_scores = len(shape) == _SCORES and shape[3] == tokens
+        return np.moveaxis(array, 1, -1)[pairs] if is_scores else np.moveaxis(array, 1, 2)[real]
+    if shape and shape[0] == prompts * tokens:
+        return array[real.reshape(-1)]
+    return None
+
+
+def find_masks(reference: Dump, target: Dump) -> dict[tuple[int, int], Mask]:
+    """Return rank and step -> the mask that both models are given there, if it has rows of padding."""
+    given = (record for call in reference.calls() for record in call.inputs)
+    kept: dict[str, Record] | None = None
+    masks = dict[tuple[int, int], Mask]()
+    for name, entry in reference.header.inputs.entries.items():
+        parts = parse_name(name)
+        if parts is None or not _may_be_mask(name, entry) or target.header.inputs.entries.get(name) != entry:
+            continue
+        if kept is None:
+            kept = {record.content: record for record in given if record.stored and record.content and not record.part}
+        record = kept.get(entry.content)
+        try:
+            values = None if record is None else reference.tensor(record)
+        except DumpError:
+            continue  # its record says so
+        if values is not None and set(np.unique(values).tolist()) == {0, 1}:
+            masks.setdefault((parts.rank, parts.step), Mask(name, values.astype(np.bool_)))
+    return masks
+
+
+def _may_be_mask(name: str, entry: ContentEntry) -> bool:
+    return len(entry.shape) == 2 and _MASK.fullmatch(name.rpartition(".")[2]) is not None
+
+
+def mark_padding(
+    reference: Dump, target: Dump, make_judge: Callable[[Dump, Dump], JudgeInput]
+) -> Callable[[Sequence[Measure], Sequence[Judged]], list[Judged]]:
+    """Return a function that marks failing records which differ in rows of padding alone.
+
+    It reads failing records in order, and stops at the first that is wrong for real tokens too: what is behind it may be so
+    because of that.
+
+    Args:
+        reference: The reference's dump.
+        target: The target's.
+        make_judge: Returns what judges a record of two dumps by the limits of the run.
+    """
+
+    def mark(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[Judged]:
+        """Return the statuses, with those records as artefacts."""
+        failing = {one.record for one in judged if one.status in {"fail", "nonfinite"}}
+        masks = find_masks(reference, target) if failing else {}
+        if not masks:
+            return list(judged)
+        views = RealTokens(reference), RealTokens(target)
+        judge = make_judge(*views)
+        sides = [_index_outputs(dump, failing) for dump in (reference, target)]
+        marked: dict[str, Judged] = {}
+        for measure in sorted((one for one in measures if one.record in failing), key=lambda one: one.order):
+            left, right = (side.get(measure.record) for side in sides)
+            mask = masks.get((left.whose.rank, left.whose.step)) if left is not None else None
+            if mask is None or left is None or right is None:
+                break
+            cut = views[0].cut(left, mask), views[1].cut(right, mask)
+            if cut[0] is None or cut[1] is None or judge(cut[0], cut[1]).status not in _WITHIN:
+                break
+            reason = f"{PADDING}, where {mask.name} is 0"
+            marked[measure.record] = Judged(measure.record, "artefact", reason=reason)
+        return [marked.get(one.record, one) for one in judged]
+
+    return mark
+
+
+def _index_outputs(dump: Dump, wanted: set[str]) -> Mapping[str, Record]:
+    return {record.text: record for call in dump.calls() for record in call.outputs if record.text in wanted}
