@@ -356,6 +356,8 @@ FACTORIES = (
     "diffusion.vae_encoder",
     "language_model.prompts",
     "language_model.writer",
+    "onnx_graph.inputs",
+    "onnx_graph.load",
     "stable_diffusion.prompts",
     "stable_diffusion.text_encoder",
 )

@@ -70,6 +70,7 @@ _NOT_OF_SCRIPTS: Mapping[DottedPath, str] = {
     ("workload", "learning_rate"): "is of a workload of functions: give the script an argument, as workload.arguments.lr=0",
     ("whatif",): "changes a run of a workload of functions; a script is run as it is",
 }
+_GRAPH = f"{SHIPPED}.onnx_graph.load"
 _NAME = re.compile(r"[^\W_][\w.-]{0,99}")
 _FILE, _FOLDER, _PROGRAM, _ANY = "file", "folder", "program", "any"
 
@@ -119,6 +120,7 @@ def find_missing_workload(config: RunConfig) -> PathProblems:
     dumps = [os.path.abspath(os.path.expanduser(side.dump)) for side in (config.reference, config.target) if side.dump]  # noqa: PTH100, PTH111  Path refuses some texts
     if len(dumps) != len(set(dumps)):
         yield ("target", "dump"), "is the dump of the reference too: a dump always agrees with itself"
+    yield from _find_missing_graphs(config)
     for side in ("reference", "target"):
         settings = getattr(config, side)
         if settings.dump or settings.log or side not in config.sides:
@@ -143,6 +145,17 @@ def find_missing_workload(config: RunConfig) -> PathProblems:
         elif "optimizer" in config.capture.phase and not config.workload.optimizer:
             yield ("capture", "phase"), "has `optimizer`, which needs one: workload.optimizer._target_=torch.optim.AdamW"
             return
+
+
+def _find_missing_graphs(config: RunConfig) -> PathProblems:
+    if config.workload.model.get(TARGET) != _GRAPH:
+        return
+    if not config.workload.model.get("file"):
+        yield ("workload", "model", "file"), "is missing: the graph that is the reference: workload.model.file=old.onnx"
+    for name, side in (("reference", config.reference), ("target", config.target)):
+        if side.conversion.runtime and not side.conversion.file and not side.dump and name in config.sides:
+            file = f"{name}.conversion.file=new.onnx"
+            yield (name, "conversion", "file"), f"is missing: the model is a graph, and is compared with another one: {file}"
 
 
 def _is_given(config: RunConfig, word: str) -> bool:

@@ -14,6 +14,7 @@ from precflow.dumps.header import Header
 from precflow.judgement.verdicts import Verdict
 
 LINKS: Mapping[str, str] = {
+    "upgrade": "the upgrade (the graph before against the graph after)",
     "exporter": "the exporter (torch against the exported graph)",
     "optimiser": "the optimiser (the graph before and after fusion)",
     "half": "the conversion to float16",
@@ -55,8 +56,8 @@ def describe_link(link: Mapping[str, Any]) -> str:
 def take_links(verdict: Verdict, *headers: Header) -> Verdict:
     """Return a verdict with what the links of its sides say.
 
-    A broken exporter, optimiser or runtime is misaligned, whatever the records say. What float16 costs is judged by the
-    records, and named here; a link that could not be compared keeps a run from being aligned. Doing it twice changes nothing.
+    A broken link is misaligned whatever the records say, but for that to float16: what this costs is judged by the records and
+    named here. A link that could not be compared keeps a run from being aligned. Doing it twice changes nothing.
     """
     links = [link for header in headers for link in read_links(header)]
     for link in links:

@@ -150,6 +150,9 @@ def _list_instances(folder: Path) -> list[Path]:
 def _nothing_found_error(text: str) -> DumpError:
     runs = sorted(path.parent.name for path in RUNS.glob(f"*/{MANIFEST_FILE}"))
     name = text.partition(":")[0].rpartition("/")[2]
+    if text.endswith(".onnx") and Path(text).expanduser().is_file():
+        step = f"precflow +recipe=onnx_upgrade workload.model.file={text} target.conversion.file=new.onnx"
+        return DumpError(f"{text} is a graph of ONNX, and has to run before anything can be compared", next_step=step)
     here = f"   Runs here: {', '.join(runs)}" if runs else ""
     return DumpError(
         f"there is no dump and no run at {text}.{did_you_mean(name, runs)}{here}",

@@ -18,13 +18,14 @@ from precflow.agent.capture.nesting import leaves
 from precflow.agent.contract import EMPTY_HEADER, FORWARD, MODULE, OUTPUT, ROOT_MODULE, UNCHECKED, Identity, identity_text
 from precflow.agent.converted import graph
 from precflow.agent.converted.graph import Feeds
-from precflow.agent.converted.links import Chain, examine
+from precflow.agent.converted.links import UPGRADE, Chain, examine
 from precflow.agent.converted.pairing import Pairs, TorchRecord, pair
 from precflow.agent.failures import AgentError
 from precflow.agent.measure.content_id import content_id, dtype_name
 from precflow.agent.session import rank_group
 from precflow.agent.session.dump import explain_user_errors, make_random_numbers, open_writer, record
 from precflow.agent.session.workload_model import RunContext, Workload, prepare
+from precflow.agent.workloads.onnx_graph import Graph
 from precflow.agent.workloads.resolve import extend_path
 
 if TYPE_CHECKING:
@@ -112,14 +113,17 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
             plain = make_graph(request, workload)
         feeds = Feeds(make_inputs(plain, workload.inputs))
         with events.time_part("pairs", "pairing the graph with the run of torch"):
-            pairs = pair(*list_records(made), plain, *_order_outputs(made), lambda forced: _run_plain(plain, feeds, forced))
+            records = list_records(made)
+            pairs = pair(records, plain, order_outputs(made), lambda forced: _run_plain(plain, feeds, forced))
         with events.time_part("graph", "running the graph"):
             chain = make_chain(request, plain)
             final = chain.half
             values = graph.run(final, feeds, provider=request.conversion.provider)
             again = graph.run(final, feeds, provider=request.conversion.provider) if request.determinism.repeat else None
         with events.time_part("links", "comparing each link of the conversion"):
-            links = examine(chain, feeds, pairs, *list_records(made))
+            links = examine(chain, feeds, pairs, records)
+            if isinstance(workload.model, Graph):
+                links[0] = links[0]._replace(link=UPGRADE)
         written = write_lines(request, made, pairs, values, writer)
         header = {
             **made.header,
@@ -219,7 +223,7 @@ def _run_plain(plain: Any, feeds: Feeds, forced: Mapping[str, Any]) -> Dict[str,
     return graph.run(plain, feeds._replace(forced=forced))
 
 
-def list_records(made: TorchRun) -> Tuple[List[TorchRecord]]:
+def list_records(made: TorchRun) -> List[TorchRecord]:
     """Return the outputs of all calls whose tensors are known."""
     records = []
     for line in made.lines:
@@ -230,7 +234,7 @@ def list_records(made: TorchRun) -> Tuple[List[TorchRecord]]:
             value = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
             key = (line["order"], output["index"])
             records.append(TorchRecord(key, line["module"], line["operator"], line["level"], value, name_record(line, output)))
-    return (records,)
+    return records
 
 
 def name_record(line: Mapping[str, Any], output: Mapping[str, Any]) -> str:
@@ -239,10 +243,10 @@ def name_record(line: Mapping[str, Any], output: Mapping[str, Any]) -> str:
     return identity_text(Identity(*place, OUTPUT, output["index"], line["step"], line["rank"]))
 
 
-def _order_outputs(made: TorchRun) -> Tuple[List[Key]]:
+def order_outputs(made: TorchRun) -> List[Key]:
     """Return the keys of the model's own outputs."""
     whole = [line for line in made.lines if line["level"] == MODULE and line["module"] == ROOT_MODULE]
-    return ([(line["order"], output["index"]) for line in whole for output in line["outputs"]],)
+    return [(line["order"], output["index"]) for line in whole for output in line["outputs"]]
 
 
 def write_lines(request: Request, made: TorchRun, pairs: Pairs, values: Mapping[str, Any], writer: Writer) -> Set[Key]:

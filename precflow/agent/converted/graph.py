@@ -140,6 +140,15 @@ def load(path: str) -> Any:
         raise AgentError("workload", message, step) from error
 
 
+def place_of(tensor: str) -> str:
+    """Return the name of a tensor as the name of a module: its parts are between points.
+
+    >>> place_of("/encoder/layers.0/Add_output_0"), place_of("gelu_1"), place_of("a//b.")
+    ('encoder.layers.0.Add_output_0', 'gelu_1', 'a.b')
+    """
+    return ".".join(part for part in tensor.replace("/", ".").split(".") if part) or "tensor"
+
+
 def prepare(model: Any) -> Any:
     """Return the graph with functions written out and a name at each node, fit for everything else in this module.
 
@@ -254,7 +263,7 @@ def round_each(model: Any) -> Any:
     made = copy(model)
     nodes = list(made.graph.node)
     outputs = [name for node in nodes if node.op_type != "Constant" for name in node.output if name]
-    read = {name for node in walk(made.graph) for name in _used_by(node)}
+    read = {name for node in walk(made.graph) for name in list_read(node)}
     _rename(made.graph, {name: name + READ for name in outputs if name in read})
     del made.graph.node[:]
     for node in nodes:
@@ -375,6 +384,15 @@ def _make_options(level: str) -> Any:
     return options
 
 
+def open_session(model: Any) -> Any:
+    """Return a session of ONNX Runtime that runs a graph on the CPU as it is.
+
+    Raises:
+        AgentError: ``unsupported``: ONNX Runtime does not take the graph.
+    """
+    return _open(model, _make_options("none"), CPU)
+
+
 def _open(model: Any, options: Any, provider: str) -> Any:
     runtime = require("onnxruntime")
     available = runtime.get_available_providers()
@@ -414,7 +432,7 @@ def between(model: Any, tensor: str, known: Iterable[str]) -> List[Any]:
             continue
         seen.add(name)
         found.add(made[name].name)
-        todo += [used for used in _used_by(made[name]) if used]
+        todo += [used for used in list_read(made[name]) if used]
     return [node for node in model.graph.node if node.name in found]
 
 
@@ -423,7 +441,7 @@ def extract(model: Any, tensor: str, known: Iterable[str]) -> Tuple[Any, List[st
     onnx = require("onnx")
     nodes = between(model, tensor, known)
     made = {name for node in nodes for name in node.output}
-    used = [name for node in nodes for name in sorted(_used_by(node)) if name and name not in made]
+    used = [name for node in nodes for name in sorted(list_read(node)) if name and name not in made]
     weights = [weight for weight in model.graph.initializer if weight.name in used]
     inner = {name for node in nodes for each in walk_inside(node) for name in each.output}
     stored = {weight.name for weight in weights} | inner
@@ -446,8 +464,8 @@ def walk_inside(node: Any) -> Iterator[Any]:
             yield from walk(inner)
 
 
-def _used_by(node: Any) -> Set[str]:
-    """Return what a node reads, with what its branches and loops read from outside."""
+def list_read(node: Any) -> Set[str]:
+    """Return the names of what a node reads, with what its branches and loops read from outside."""
     used = set(node.input)
     for attribute in node.attribute:
         for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):

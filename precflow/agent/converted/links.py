@@ -20,6 +20,7 @@ from precflow.agent.converted.pairing import Pairs, TorchRecord, relative_l2
 from precflow.agent.failures import AgentError
 
 EXPORTER, OPTIMISER, HALF, RUNTIME = LINKS = ("exporter", "optimiser", "half", "runtime")
+UPGRADE = "upgrade"  # in place of the exporter, where another graph stands for torch
 AGREES, BROKEN, NOT_THERE, UNKNOWN = ("agrees", "broken", "not there", "unknown")
 ROUNDING = 2.0**-23  # of float32: how much torch's values are changed to see what rounding does
 MARGIN = 16  # times what that changes
@@ -55,7 +56,7 @@ class Link(NamedTuple):
     """One link.
 
     Attributes:
-        link: One of ``LINKS``.
+        link: One of ``LINKS``, or ``UPGRADE`` in place of the first.
         state: ``agrees``, ``broken``, ``not there`` (nothing was done), or ``unknown``: with the reason in ``why``.
         why: That in words.
         tensors: How many were compared.
@@ -162,7 +163,7 @@ class _Examination:
                     value = (value * (1 + change * random.uniform(-1, 1, value.shape))).astype(value.dtype)
                 if types[name] == numpy.float16:  # fills of masks are the largest number there
                     value = value.clip(-_LARGEST_HALF, _LARGEST_HALF)
-            forced[name] = value.astype(types[name])
+            forced[name] = numpy.asarray(value, types[name])  # a number without axes has become one of NumPy's scalars
         return self._run(model, self._feeds._replace(forced=forced), provider)
 
     def _cut(self, *models: Any) -> List[str]:

@@ -20,7 +20,7 @@ from collections import defaultdict
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from precflow.agent.contract import API, MODULE
-from precflow.agent.converted.graph import require
+from precflow.agent.converted.graph import place_of, require
 
 WRAPPED = "model"  # name of the model in what is exported: scopes begin with it
 AGREE = 1e-4  # relative L2 of float32 tensors that are the same: rounding stays far below, and another tensor far above
@@ -165,7 +165,18 @@ def _list_candidates(
 def find_by_scope(records: Sequence[TorchRecord], model: Any) -> Dict[Tuple[int, str], str]:
     """Return the tensor of each record, as the scopes say: modules by what leaves them, operators by their order."""
     nodes = _read_scopes(model.graph, {record.module for record in records})
-    return {**_match_modules(records, nodes, model.graph), **_match_operators(records, nodes)}
+    by_name = _match_names(records, model.graph)
+    return {**_match_modules(records, nodes, model.graph), **_match_operators(records, nodes), **by_name}
+
+
+def _match_names(records: Sequence[TorchRecord], graph: Any) -> Dict[Tuple[int, str], str]:
+    """Return the tensors that have the name of a record's module: where the other side is a graph too."""
+    names: Dict[Tuple[str, str], str] = {}
+    for node in graph.node:
+        made = [name for name in node.output if name]
+        names.update({(place_of(made[0]), str(number)): name for number, name in enumerate(made)})
+    own = ((record, (record.module, record.key[1])) for record in records if record.level == MODULE)
+    return {record.key: names[place] for record, place in own if place in names}
 
 
 def _match_modules(records: Sequence[TorchRecord], nodes: Sequence[_Scoped], graph: Any) -> Dict[Tuple[int, str], str]:

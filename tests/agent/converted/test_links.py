@@ -39,7 +39,7 @@ def conversion(convert, asked, events, tmp_path):
     made = dump.record_torch(run, workload)
     plain = dump.make_graph(request, workload)
     feeds = graph.Feeds(dump.make_inputs(plain, workload.inputs))
-    (records,), (ends,) = dump.list_records(made), dump._order_outputs(made)
+    records, ends = dump.list_records(made), dump.order_outputs(made)
 
     def examine(model=plain, *, finish=lambda chain: chain, run=graph.run_on, **changes):
         asked_for = request._replace(**changes)

@@ -639,6 +639,7 @@ TABLE = [
     ("PF241", {"exporter_nodes": ["Gelu g"], "exporter_at": "Gelu g", "exported_by": "dynamo"}, {"links": ["all agree"]}),
     ("PF242", {"optimiser_nodes": ["FusedMatMul m"], "optimiser_at": "FusedMatMul m"}, {"exporter_nodes": ["Gelu g"]}),
     ("PF243", {"half_nodes": ["Cos c"], "half_at": "Cos c", "half_keep": "", "half_kept": "none"}, {"links": ["all agree"]}),
+    ("PF245", {"upgrade_nodes": ["Gelu g"], "upgrade_at": "Gelu g"}, {"links": ["the upgrade agrees"]}),
     ("PF244", {"runtime_nodes": ["Erf e"], "runtime_at": "Erf e"}, {"optimiser_nodes": ["FusedMatMul m"]}),
     ("PF115", MORE_STEPS, {"other_amounts": []}),
     ("PF115", MORE_STEPS, {**MORE_STEPS, "further_calls": ["only the target has call 0 of step 0"]}),

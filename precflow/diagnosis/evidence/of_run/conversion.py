@@ -17,6 +17,8 @@ EVIDENCE = {
         "nodes that the exporter has wrong", "Up to five, each with torch's record, its error, and the limit of rounding."
     ),
     "exporter_at": Evidence("first node of the exporter", "Operator and name."),
+    "upgrade_nodes": Evidence("nodes that differ from the graph before", "The same, of two graphs without a model in torch."),
+    "upgrade_at": Evidence("first node that differs from the graph before", "Operator and name."),
     "optimiser_nodes": Evidence("nodes that fusion has wrong", "The same, of the graph after fusion."),
     "optimiser_at": Evidence("first node of fusion", "Operator and name."),
     "half_nodes": Evidence("nodes that float16 is too narrow for", "The same, of the graph in float16."),
