@@ -155,6 +155,7 @@ RUNS = {
     "a model that writes": ["+recipe=llm_generate"],
     "functions in training": ["+recipe=[sd_text_encoder,training_alignment]"],
     "a table of operators": ["+recipe=[sd_text_encoder,operator_check]"],
+    "two versions": ["+recipe=[sd_text_encoder,upgrade_check]"],
     "a function of the user": ["+recipe=minilm"],
     "a script": ["+recipe=script", "workload.script=train.py"],
     "a script with a curve": ["+recipe=dit_training", "workload.script=train.py"],
@@ -189,7 +190,7 @@ def test_no_finding_proposes_what_precflow_refuses(asked, kind, tmp_path, monkey
     assert bool(commands) is (kind not in NOTHING_RUNS)
     assert all(composed_from(command.removeprefix("PRECFLOW_TRUST=minilm_workload ")) for command in commands)
     of_whatifs = {one.rule for one in proposed if "whatif=" in one.try_it}
-    assert bool(of_whatifs) is (kind in {"functions", "functions in training", "a function of the user", "a dump and a run"})
+    assert bool(of_whatifs) is (kind in {"functions", "functions in training", "two versions", "a function of the user", "a dump and a run"})
     of_dtypes = [command for command in commands if " target.dtype=" in command]
     assert bool(of_dtypes) is (kind not in {*SCRIPTS, "a run and a dump", *NOTHING_RUNS})
 
