@@ -190,7 +190,8 @@ def test_no_finding_proposes_what_precflow_refuses(asked, kind, tmp_path, monkey
     assert bool(commands) is (kind not in NOTHING_RUNS)
     assert all(composed_from(command.removeprefix("PRECFLOW_TRUST=minilm_workload ")) for command in commands)
     of_whatifs = {one.rule for one in proposed if "whatif=" in one.try_it}
-    assert bool(of_whatifs) is (kind in {"functions", "functions in training", "two versions", "a function of the user", "a dump and a run"})
+    of_functions = {"functions", "functions in training", "two versions", "a function of the user", "a dump and a run"}
+    assert bool(of_whatifs) is (kind in of_functions)
     of_dtypes = [command for command in commands if " target.dtype=" in command]
     assert bool(of_dtypes) is (kind not in {*SCRIPTS, "a run and a dump", *NOTHING_RUNS})
 
