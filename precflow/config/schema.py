@@ -227,7 +227,10 @@ class Side:
     mixed_precision: MixedPrecision = field(default_factory=MixedPrecision)
     conversion: Conversion = field(default_factory=Conversion)
     dump: str = key(
-        "", "Folder of a dump that exists already; it is used in place of running the workload.", "/data/dumps/a100"
+        "",
+        "Folder of a dump that exists already; it is used in place of running the workload. In a folder of several dumps the "
+        "newest is meant, so that a site file may name where they are collected.",
+        "/data/dumps/a100",
     )
     interpreter: str = key(
         "",

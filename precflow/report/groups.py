@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from precflow import numbers
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
@@ -12,9 +13,6 @@ from precflow.report import highlights
 from precflow.report.model import GroupRow
 from precflow.report.row import Row
 from precflow.report.tree import split_levels
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 KINDS = ("module", "operator", "type", "phase")
 LEVELS = 2  # of a module's path, as in JUnit
@@ -31,8 +29,6 @@ def group_rows(rows: Sequence[Row], most: int = MOST) -> tuple[GroupRow, ...]:
         rows: The records.
         most: Groups of each kind at most.
     """
-    import pandas as pd  # noqa: PLC0415  takes half a second, and what compares nothing does without
-
     judged = [row for row in rows if highlights.is_judged(row)]
     if not judged:
         return ()
@@ -45,52 +41,35 @@ def group_rows(rows: Sequence[Row], most: int = MOST) -> tuple[GroupRow, ...]:
         "type": [_describe_types(row) for row in judged],
         "phase": [row.measure.phase for row in judged],
     }
-    frame = pd.DataFrame(
-        {
-            **{kind: _number(names) for kind, names in names_of.items()},
-            "failed": [row.judged.status in MISALIGNED_STATUSES for row in judged],
-            "in_doubt": [row.judged.status in INCOMPLETE_STATUSES for row in judged],
-            "place": range(len(judged)),
-            "ratio": [_find_ratio(row) for row in judged],
-        }
-    )
-    frame["known"] = frame["ratio"].fillna(-1.0)  # of a group that has numbers only, pandas finds the place of the largest
-    return tuple(group for by in KINDS for group in _group(frame, by, judged, names_of[by])[:most])
+    return tuple(group for by in KINDS for group in _group(by, judged, names_of[by])[:most])
 
 
-def _number(names: Sequence[str]) -> list[int]:
-    """Return for each name at which place it stands first: a number in place of a text, whatever letters it has."""
-    first: dict[str, int] = {}
-    return [first.setdefault(name, place) for place, name in enumerate(names)]
-
-
-def _group(frame: pd.DataFrame, by: str, rows: Sequence[Row], names: Sequence[str]) -> list[GroupRow]:
-    groups = frame.groupby(by)
-    ratios = groups["ratio"]
-    table = (
-        groups[["failed", "in_doubt"]]
-        .sum()
-        .assign(records=groups.size(), worst=ratios.max(), median=ratios.median(), at=groups["known"].idxmax())
-    )
+def _group(by: str, rows: Sequence[Row], names: Sequence[str]) -> list[GroupRow]:
+    members: dict[str, list[Row]] = defaultdict(list)
+    for row, name in zip(rows, names, strict=True):
+        if name:  # an output of a module has no operator
+            members[name].append(row)
+    groups = [_sum_up(by, name, of_group) for name, of_group in members.items()]
     if by == "module":  # an error that is handed on fails most at the end, and begins at the first
-        table = table.assign(trouble=table["failed"] + table["in_doubt"] > 0, first=groups["place"].min())
-        table = table.sort_values(["trouble", "first"], ascending=[False, True])
-    else:
-        table = table.sort_values(["failed", "worst", "in_doubt"], ascending=False, kind="stable")
-    return [
-        GroupRow(
-            by=by,
-            name=names[int(str(first))],
-            records=int(one["records"]),
-            failed=int(one["failed"]),
-            in_doubt=int(one["in_doubt"]),
-            worst=_or_none(one["worst"]),
-            median=_or_none(one["median"]),
-            record="" if _or_none(one["worst"]) is None else rows[int(one["at"])].measure.name,
-        )
-        for first, one in table.to_dict("index").items()
-        if names[int(str(first))]  # an output of a module has no operator
-    ]
+        return sorted(groups, key=lambda group: not (group.failed or group.in_doubt))
+    return sorted(
+        groups, key=lambda group: (group.failed, -1.0 if group.worst is None else group.worst, group.in_doubt), reverse=True
+    )
+
+
+def _sum_up(by: str, name: str, rows: Sequence[Row]) -> GroupRow:
+    ratios = [(ratio, row) for row in rows if not math.isnan(ratio := _find_ratio(row))]
+    worst = max(ratios, key=lambda pair: pair[0], default=None)
+    return GroupRow(
+        by=by,
+        name=name,
+        records=len(rows),
+        failed=sum(row.judged.status in MISALIGNED_STATUSES for row in rows),
+        in_doubt=sum(row.judged.status in INCOMPLETE_STATUSES for row in rows),
+        worst=None if worst is None else worst[0],
+        median=statistics.median(ratio for ratio, _ in ratios) if ratios else None,
+        record="" if worst is None else worst[1].measure.name,
+    )
 
 
 def _find_ratio(row: Row) -> float:
@@ -106,10 +85,6 @@ def _describe_types(row: Row) -> str:
     """
     types = dict.fromkeys(filter(None, (row.measure.reference_dtype, row.measure.target_dtype)))
     return " -> ".join(types)
-
-
-def _or_none(number: Any) -> float | None:
-    return None if math.isnan(number) else float(number)
 
 
 def choose_shown(groups: Sequence[GroupRow], most: int, *, in_trouble: bool = False) -> list[tuple[str, list[GroupRow], int]]:

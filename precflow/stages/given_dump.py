@@ -1,4 +1,7 @@
-"""Stage ``dump`` of a side whose dump the user gives (``SIDE.dump=PATH``): nothing runs, and every byte is read once."""
+"""Stage ``dump`` of a side whose dump the user gives (``SIDE.dump=PATH``): nothing runs, and every byte is read once.
+
+``PATH`` may also be a folder in which a team collects dumps, as a site file names it: then the newest in it is meant.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +44,39 @@ def _make(side: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> Stage
     if not dump.sealed:  # without a header there is no identity but that of all its files
         return StageResult(note="given, never sealed", seal=keys.file_digest(dump.path))
     whole = dump.header.content if dump.header.tool else identify(dump.path)
+    is_chosen = dump.path.resolve() != _name_given(side, job).resolve()
+    chosen = f"{dump.path.name}, the newest of its folder, " if is_chosen else ""
     return StageResult(
-        note=f"given, {damage[0] if damage else dump.header.tool or 'sealed'}",
+        note=f"given, {chosen}{damage[0] if damage else dump.header.tool or 'sealed'}",
         seal=keys.digest([whole, damage]) if damage else whole,
     )
 
 
 def _open(side: str, job: Job) -> Dump:
-    path = Path(job.side(side).dump).expanduser()
+    path = _name_given(side, job)
     if not path.is_dir() and find_format(path) is None:
         problem = "is a file, and no dump" if path.is_file() else "does not exist"
         raise DumpError(f"{side}.dump={path} {problem}", next_step=f"give the folder that holds {HEADER_FILE}")
-    return read_once(open_anything, path.resolve())  # the object that later stages get: records are decoded once
+    # The objects that later stages get: records are decoded once, and a dump that arrives in between is not taken.
+    return read_once(open_anything, read_once(choose_newest, path.resolve()))
+
+
+def _name_given(side: str, job: Job) -> Path:
+    return Path(job.side(side).dump).expanduser()
+
+
+def choose_newest(path: Path) -> Path:
+    """Return the newest dump in a folder that collects dumps; the path itself if it is a dump, or holds none."""
+    if not path.is_dir() or find_format(path) is not None:
+        return path
+    dumps = [folder for folder in path.iterdir() if folder.is_dir() and find_format(folder) is not None]
+    return max(dumps, key=_find_time, default=path)
+
+
+def _find_time(folder: Path) -> tuple[int, str]:
+    """Return when something was last written into a folder; of the same moment, the last name counts."""
+    written = (folder, *folder.glob("*"), *folder.glob("*/*"))
+    return max(each.stat().st_mtime_ns for each in written if each.exists()), folder.name
 
 
 def _list_sides(config: RunConfig) -> list[str]:

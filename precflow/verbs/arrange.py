@@ -81,7 +81,11 @@ def main(arguments: Sequence[str]) -> int:
         *(f"   {line}" for line in arranged.words),
     ]
     lines += ["", *(f"   not recorded by {chosen.tool}: {what}" for what in arranged.left_out)] if arranged.left_out else []
-    lines += ["", "   precflow compare REFERENCE TARGET   takes the dumps as they lie (docs/other-tools.md)"]
+    lines += [
+        "",
+        "   precflow compare REFERENCE TARGET   takes the dumps as they lie (docs/other-tools.md)",
+        "   precflow +recipe=compare_dumps +site=NAME   takes the newest in the folders that the site file names as SIDE.dump",
+    ]
     say("\n".join(lines))
     return 0
 

@@ -1,10 +1,14 @@
 """Paths never enter a key, content does; given dumps are taken as they are."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from dump_builder import DumpBuilder
 
+from precflow.cli import main
 from precflow.config.composition import compose
 from precflow.config.schema import Bytes, Environment, Requirements
 from precflow.errors import ConfigError, DumpError, PrecflowError
@@ -178,3 +182,27 @@ def test_a_module_that_can_have_no_such_name_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"names no module; expected -m package\.train"):
         compose(["+recipe=script", "workload.script=-m package/train.py", "reference.device=cpu", "target.device=cpu"])
+
+
+def test_the_newest_dump_of_a_folder_that_a_site_names_is_taken(tmp_path, sites, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for side, factors in (("gpu", {"first": 1, "second": 1}), ("npu", {"broken": 2, "mended": 1})):
+        for age, (name, factor) in enumerate(factors.items()):
+            folder = DumpBuilder(tmp_path / side / name).call("a", "linear", [np.full(3, factor, np.float32)]).write()
+            for path in (folder, *folder.rglob("*")):
+                os.utime(path, (1_000_000 + age, 1_000_000 + age))
+        (tmp_path / side / "notes").mkdir()
+    sites("ours", f"# @package _global_\nreference: {{dump: {tmp_path}/gpu}}\ntarget: {{dump: {tmp_path}/npu}}\n")
+    assert main(["+recipe=compare_dumps", "+site=ours"]) == 0
+    told = Path("runs/compare_dumps/public/result.json").read_text()
+    assert "given, mended, the newest of its folder, sealed" in told
+    os.utime(tmp_path / "npu" / "broken" / "dump.json", (2_000_000, 2_000_000))
+    assert main(["+recipe=compare_dumps", "+site=ours"]) == 1
+
+
+def test_a_dump_is_itself_and_a_folder_without_one_too(tmp_path):
+    folder = DumpBuilder(tmp_path / "one").call("a", "linear", [np.ones(3, np.float32)]).write()
+    assert given_dump.choose_newest(folder) == folder
+    assert given_dump.choose_newest(tmp_path) == folder
+    (tmp_path / "empty").mkdir()
+    assert given_dump.choose_newest(tmp_path / "empty") == tmp_path / "empty"

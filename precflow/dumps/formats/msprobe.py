@@ -34,7 +34,7 @@ from precflow.dumps.formats import Format
 from precflow.dumps.header import describe_error
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Statistics
-from precflow.dumps.tensor_files import ENDINGS, TensorFile
+from precflow.dumps.tensor_files import ENDINGS, TensorFile, find_file
 from precflow.errors import DumpError
 
 TOOL = "msprobe"
@@ -59,6 +59,24 @@ _GRADIENT_SUFFIX = "_grad"
 _HEX = re.compile(r"(0x)?[0-9a-f]{8,32}")
 _DEEPEST = 64  # of nested values, sizes of a shape, and calls around a call
 _FRAMES = 6  # of a place in the source
+# What MindSpore calls otherwise than torch: parameters of its cells, operators of its functions, and its primitives.
+_MINDSPORE_PARAMETERS = {
+    "gamma": "weight",
+    "beta": "bias",
+    "embedding_table": "weight",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+_MINDSPORE_OPERATORS = {
+    "dense": "linear",
+    "BatchMatMul": "matmul",
+    "MatMul": "matmul",
+    "GeLU": "gelu",
+    "ReLU": "relu",
+    "SiLU": "silu",
+    "ReduceMean": "mean",
+    "ReduceSum": "sum",
+}
 # Positions of parameters among the arguments of operators, for dumps that do not say which tensors are parameters.
 _PARAMETERS = {
     "linear": (1, 2),
@@ -275,6 +293,7 @@ class _Reader:
         if not isinstance(data, dict):
             raise DumpError(f"{folder.path / DUMP} has no map `data`", next_step="copy it again, or record it again")
         self._data: dict[str, Any] = data
+        self._is_mindspore = plain.get("framework") == "mindspore"
         self._parents = _read_map(folder.path / PARENTS, required=False)
         self._sites = _read_sites(folder.path / STACKS)
         self._paths = [match["path"] for name in (*self._data, *self._parents) if (match := _MODULE.fullmatch(name))]
@@ -309,7 +328,7 @@ class _Reader:
             if match is None or match["phase"] != FORWARD or name.startswith(("Module.", "Cell.")):
                 continue
             module, call = self._find_module(name)
-            operator = canonical_name(match["operator"].rpartition(".")[2])
+            operator = _name_operator(match)
             ordinal = counts[module, call, operator]
             counts[module, call, operator] += 1
             places[name.removesuffix(f".{FORWARD}")] = _Place(module, call, operator, ordinal)
@@ -342,6 +361,13 @@ class _Reader:
             parts = parts[1:]
         return number + ".".join(part for part in parts if part not in _WRAPPERS)
 
+    def _name_parameter(self, name: str) -> str:
+        """Return torch's name of a parameter: MindSpore calls those of norms and embeddings otherwise, and writes paths."""
+        if not self._is_mindspore:
+            return name
+        last = name.rpartition(".")[2]
+        return _MINDSPORE_PARAMETERS.get(last, last)
+
     def _is_inside_optimizer(self, name: str) -> bool:
         return self._find_parent(name) in _INSIDE_OPTIMIZER or self._sites.get(name, "") == _OPTIMIZER_SITE
 
@@ -351,7 +377,7 @@ class _Reader:
         if match["phase"] is None:  # the gradients of its parameters
             for parameter, tensor in values.items():
                 given = tensor[0] if isinstance(tensor, list) and tensor else tensor
-                read = self._tensors.read_leaf(parameter, given, name)
+                read = self._tensors.read_leaf(self._name_parameter(parameter), given, name)
                 if read is not None:
                     call = replace(whose, phase=GRADIENT, call=int(match["times"] or 0), outputs=(read,))
                     self._found.calls.append(call)
@@ -381,16 +407,17 @@ class _Reader:
             return
         for parameter, tensor in parameters.items():
             given = tensor[0] if isinstance(tensor, list) and tensor else tensor
-            read = self._tensors.read_leaf(parameter, given, name) if given is not None else None
+            own = self._name_parameter(parameter)
+            read = self._tensors.read_leaf(own, given, name) if given is not None else None
             if read is not None:
-                self._found.weights.setdefault(f"{module}.{parameter}", read)
+                self._found.weights.setdefault(f"{module}.{own}", read)
 
     def _read_operator(self, name: str, match: re.Match[str], values: Mapping[str, Any]) -> None:
         forward_name = name if match["phase"] == FORWARD else f"{name.removesuffix(BACKWARD)}{FORWARD}"
         if self._is_inside_optimizer(forward_name):
             return
         base = name.rpartition(".")[0]
-        operator = canonical_name(match["operator"].rpartition(".")[2])
+        operator = _name_operator(match)
         place = self._places.get(base) or _Place(OUTSIDE, 0, operator, int(match["number"]))
         inputs, outputs, arguments = self._tensors.read_call(values, name)
         is_forward = match["phase"] == FORWARD
@@ -481,7 +508,7 @@ class _TensorReader:
             tuple(shape),
             self._read_statistics(value, dtype, shape, name),
             _name_checksum(str(checksum).lower()) if checksum else "",
-            self._find_file(value.get("data_name"), name),
+            self._find_file(value.get("data_name"), dtype, name),
         )
 
     def _sort(self, place: str, value: Any, tensors: list[ForeignTensor], arguments: dict[str, str], name: str) -> None:
@@ -522,7 +549,7 @@ class _TensorReader:
             self._damage.append(f"{name}: its statistics leave the range of numbers: {str(numbers)[:80]}")
             return None
 
-    def _find_file(self, file: Any, name: str) -> TensorFile | None:
+    def _find_file(self, file: Any, dtype: str, name: str) -> TensorFile | None:
         if not isinstance(file, str) or file in {"", "-1"}:
             return None
         path = self._folder / file
@@ -532,7 +559,17 @@ class _TensorReader:
         if path.is_symlink():
             self._damage.append(f"{name}: {file} is a link, which may lead out of the dump")
             return None
-        return TensorFile(path)
+        return find_file(path, dtype)
+
+
+def _name_operator(match: re.Match[str]) -> str:
+    """Return our name of an operator; a primitive of MindSpore such as ``LayerNorm`` is a class."""
+    name = match["operator"].rpartition(".")[2]
+    if name in _MINDSPORE_OPERATORS:
+        return _MINDSPORE_OPERATORS[name]
+    if match["kind"] == "Primitive":
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return canonical_name(name)
 
 
 _NUMBERS = frozenset([float, int, bool, type(None)])  # that statistics may be: of booleans, the largest is `true`

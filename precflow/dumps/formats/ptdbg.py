@@ -4,7 +4,9 @@
     ["Torch_add_0_forward_stack_info", [["train.py", "12", "forward", "x = x + y"]]]
 
 Later versions put dots into the names: ``Torch.add.0.forward.input.0``. Operators are ``(outside)``, numbered by operator: such
-a dump does not say which module calls them.
+a dump does not say which module calls them. ``module_dump(module, "attention")`` records a module by a name of the user's::
+
+    ["attention_0_forward_input.0", ...]        call 0 of attention
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from precflow.agent import intake
 from precflow.agent.capture.operator_names import canonical_name
-from precflow.agent.contract import API, FORWARD, OUTSIDE
+from precflow.agent.contract import API, FORWARD, MODULE, OUTSIDE
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.foreign import ForeignCall, ForeignDump, ForeignTensor, make_statistics
 from precflow.dumps.formats import Format
 from precflow.dumps.header import describe_error
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Statistics
-from precflow.dumps.tensor_files import TensorFile
+from precflow.dumps.tensor_files import find_file
 from precflow.errors import DumpError
 
 TOOL = "ptdbg_ascend"
@@ -33,6 +37,11 @@ _HEAD = 4096
 _STEP, _RANK = re.compile(r"step(\d+)"), re.compile(r"rank(\d+)")
 _NAME = re.compile(
     r"(?P<kind>[A-Za-z]+)(?P<dot>[._])(?P<operator>.+?)(?P=dot)(?P<number>\d+)(?P=dot)(?P<phase>forward|backward)(?P=dot)"
+    r"(?P<what>input|output|stack_info)(?:\.(?P<index>[\w.]+))?"
+)
+_KINDS = frozenset("Functional Tensor Torch VF NPU Aten Distributed Jit MindSpeed".split())  # of operators
+_MODULE = re.compile(
+    r"(?P<operator>.+)(?P<dot>[._])(?P<number>\d+)(?P=dot)(?P<phase>forward|backward)(?P=dot)"
     r"(?P<what>input|output|stack_info)(?:\.(?P<index>[\w.]+))?"
 )
 _DATA_FOLDERS = ("dump_tensor_data", "dump")
@@ -72,7 +81,13 @@ def _begins_like_one(file: Path) -> bool:
     except (OSError, ValueError):
         return False
     found = re.match(r'\["([^"]+)",', line)
-    return found is not None and _NAME.fullmatch(found[1]) is not None
+    return found is not None and _parse_name(found[1]) is not None
+
+
+def _parse_name(text: str) -> re.Match[str] | None:
+    """Return the parts of a name; that of a module, which users choose, has no ``kind``."""
+    match = _NAME.fullmatch(text)
+    return match if match is not None and match["kind"] in _KINDS else _MODULE.fullmatch(text)
 
 
 def open_ptdbg(path: Path, *, allow_unsealed: bool = False) -> Dump:
@@ -114,24 +129,28 @@ def _read_calls(file: Path, step: int, rank: int, damage: list[str]) -> list[For
     outputs: dict[tuple[str, str], list[ForeignTensor]] = {}
     counts = Counter[str]()
     numbers: dict[str, int] = {}
-    for number, line in lines:
-        match = _NAME.fullmatch(line[0]) if isinstance(line, list) and line and isinstance(line[0], str) else None
+    for place, line in lines:
+        match = _parse_name(line[0]) if isinstance(line, list) and line and isinstance(line[0], str) else None
         if match is None:
-            damage.append(f"{file}, line {number}: no line of {TOOL}: {str(line)[:120]}")
+            damage.append(f"{file}, line {place}: no line of {TOOL}: {str(line)[:120]}")
             continue
-        key = (f"{match['kind']}.{match['operator']}.{match['number']}", match["phase"])
-        operator = canonical_name(match["operator"])
-        if key[0] not in numbers:  # canonical names join what torch, its tensors and its functions call alike
+        kind = match.groupdict().get("kind")
+        key = (f"{kind}.{match['operator']}.{match['number']}", match["phase"])
+        operator = canonical_name(match["operator"]) if kind else match["operator"]
+        if not kind:
+            numbers[key[0]] = int(match["number"])
+        elif key[0] not in numbers:  # canonical names join what torch, its tensors and its functions call alike
             numbers[key[0]] = counts[operator]
             counts[operator] += 1
-        call = calls.setdefault(
-            key,
-            ForeignCall(API, OUTSIDE, phase=match["phase"], operator=operator, ordinal=numbers[key[0]], step=step, rank=rank),
-        )
+        number = numbers[key[0]]
+        made = ForeignCall(MODULE, operator, phase=match["phase"], call=number, step=step, rank=rank)
+        if kind:
+            made = replace(made, level=API, module=OUTSIDE, call=0, operator=operator, ordinal=number)
+        call = calls.setdefault(key, made)
         if match["what"] == "stack_info":
             call.site = _describe_stack(line[1:])
             continue
-        tensor = _read_tensor(line, match["index"] or "0", data, f"{file}, line {number}", damage)
+        tensor = _read_tensor(line, match["index"] or "0", data, f"{file}, line {place}", damage)
         if tensor is not None:
             (inputs if match["what"] == "input" else outputs).setdefault(key, []).append(tensor)
     orders = {key: order for order, key in enumerate(calls)}
@@ -155,7 +174,7 @@ def _read_tensor(line: list[Any], index: str, data: Path | None, where: str, dam
     if file is not None and (file.is_symlink() or Path(line[0]).name != line[0]):
         damage.append(f"{where}: {file.name} is a link or leads out of the dump")
         file = None
-    kept = TensorFile(file) if file is not None and file.is_file() else None
+    kept = find_file(file, dtype) if file is not None and file.is_file() else None
     return ForeignTensor(index, dtype, tuple(shape), _read_statistics(dtype, shape, line[5:6], where, damage), file=kept)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 
 import numpy as np
@@ -13,6 +14,7 @@ from precflow.cli import main
 from precflow.dumps.foreign import make_statistics
 from precflow.dumps.formats import find_format, msprobe, read_dump
 from precflow.dumps.records import Call, Record
+from precflow.dumps.tensor_files import find_file
 from precflow.errors import DumpError
 
 pytestmark = pytest.mark.xdist_group("foreign")
@@ -390,15 +392,25 @@ def test_every_flipped_byte_of_a_tensor_is_seen(copy):
         assert same or seen.content != record.content
 
 
-def test_a_flipped_byte_of_the_records_makes_no_aligned_dump(copy, foreign_runs):
-    dump = copy("statistics_L0_fault")
-    path = folder_of(dump) / "dump.json"
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("statistics_L0", "dump.json"),
+        ("md5_L0", "dump.json"),
+        ("tensor_L0", "dump.json"),
+        ("tensor_L0", "construct.json"),
+        ("xor_L0", "dump.json"),
+    ],
+)
+def test_a_flipped_byte_of_the_records_makes_no_aligned_dump(copy, foreign_runs, name, file):
+    dump = copy(f"{name}_fault")
+    path = folder_of(dump) / file
     whole = path.read_bytes()
     rng = np.random.default_rng(5)
-    for place in rng.choice(len(whole), 20, replace=False):
+    for place in rng.choice(len(whole), 12, replace=False):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << int(rng.integers(7)))]) + whole[place + 1 :])
         try:
-            verdict = precflow.compare(foreign_runs / "statistics_L0" / "step0", folder_of(dump), evaluate=False).verdict
+            verdict = precflow.compare(foreign_runs / name / "step0", folder_of(dump), evaluate=False).verdict
         except DumpError:
             continue
         assert verdict != "aligned"
@@ -488,3 +500,96 @@ def test_writing_a_dump_as_ours_refuses_what_makes_no_sense(foreign_runs, copy, 
     assert not next(call for call in read_dump(tmp_path / "ours").calls() if call.name == "blocks.0.fc1").outputs[0].stored
     assert main(["convert", str(foreign_runs / "tensor_L0"), "--to", "precflow", "--output", ours]) == 2
     assert "exists" in capsys.readouterr().err
+
+
+IN_MINDSPORE = (
+    (r"\bModule\.", "Cell."),
+    (r"\.Linear\.", ".Dense."),
+    (r"\bFunctional\.layer_norm\b", "Primitive.norm.LayerNorm"),
+    (r"\bFunctional\.linear\b", "MintFunctional.dense"),
+    (r"\bFunctional\.", "MintFunctional."),
+    (r"\bTorch\.", "Mint."),
+    (r"\btorch\.Tensor\b", "mindspore.Tensor"),
+    (r"\btorch\.float32\b", "Float32"),
+    (r"\btorch\.int64\b", "Int64"),
+    (r'"pytorch"', '"mindspore"'),
+    (r"\.pt\b", ".npy"),
+)
+PARAMETERS = {"LayerNorm": {"weight": "gamma", "bias": "beta"}, "Embedding": {"weight": "embedding_table"}}
+
+
+def rename(text):
+    for old, new in IN_MINDSPORE:
+        text = re.sub(old, new, text)
+    return text
+
+
+def write_as_mindspore(dump):
+    """Rename a dump of PyTorch to what msprobe writes for MindSpore: cells, mint's functions, its types, ``.npy`` files."""
+    for path in sorted(dump.glob("step*/*/*.json")):
+        plain = json.loads(rename(path.read_text()))
+        for name, values in plain["data"].items() if path.name == "dump.json" else ():
+            kinds = next((names for kind, names in PARAMETERS.items() if f".{kind}." in name), {})
+            for holder in (values.get("parameters", {}), values if ".parameters_grad" in name else {}):
+                for old, new in kinds.items():
+                    if old in holder:
+                        holder[new] = holder.pop(old)
+        path.write_text(json.dumps(plain))
+    for path in sorted(dump.glob("step*/*/dump_tensor_data/*.pt")):
+        np.save(path.with_name(rename(path.name)), torch.load(path).numpy())
+        path.unlink()
+    return dump
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_a_dump_of_mindspore_is_compared_with_one_of_pytorch(copy, foreign_runs, task):
+    same, other = (write_as_mindspore(copy(f"{task}_mix{suffix}")) for suffix in ("", "_fault"))
+    names = {call.name for call in read_dump(same).calls()}
+    assert names == {call.name for call in read_dump(foreign_runs / f"{task}_mix").calls()}
+    result = precflow.compare(foreign_runs / f"{task}_mix", same, evaluate=False)
+    assert result.verdict == ("aligned" if task == "tensor" else "inconclusive"), result.reasons
+    assert not {row.status for row in result.records} & {"fail", "unpaired_reference", "unpaired_target"}
+    result = precflow.compare(foreign_runs / f"{task}_mix", other, evaluate=False)
+    assert (result.verdict, result.start) == ("misaligned", "blocks.1.fc1")
+
+
+def test_bfloat16_in_a_file_of_float32_is_read_as_what_it_is(tmp_path):
+    values = np.array([1.5, -2.0, 0.0078125], np.float32)
+    np.save(tmp_path / "a.npy", values)
+    array = find_file(tmp_path / "a.npy", "bfloat16").read()
+    assert array.dtype.name == "bfloat16"
+    np.testing.assert_array_equal(array.astype(np.float32), values)
+    np.save(tmp_path / "a.npy", values + np.float32(1e-6))
+    with pytest.raises(DumpError, match="not the bfloat16 that the dump says"):
+        find_file(tmp_path / "a.npy", "bfloat16").read()
+    assert find_file(tmp_path / "a.npy", "float32").read().dtype == np.float32
+
+
+def test_one_operator_is_shown_in_full_detail(foreign_runs, capsys):
+    sides = [str(foreign_runs / name) for name in ("tensor_mix", "tensor_mix_fault")]
+    assert main(["compare", *sides, "--record", "blocks.1.fc1", "--no-evaluation"]) == 1
+    told = capsys.readouterr().out
+    for part in (
+        "relative_l2 1e-2",
+        "inputs      0: equal bits",
+        "foreign_runs.py:63 in forward",
+        "axis 2",
+        "ulp_distance",
+        "worst",
+    ):
+        assert part in told
+    assert main(["compare", *(side.replace("tensor", "statistics") for side in sides), "--record", "blocks.1.fc1"]) == 1
+    assert "estimate" in capsys.readouterr().out
+
+
+def test_the_checks_of_whole_networks_are_made(foreign_runs, copy):
+    def find(reference, target):
+        return {finding.rule: finding.title for finding in precflow.compare(reference, target, evaluate=False).findings}
+
+    found = find(foreign_runs / "statistics_mix", foreign_runs / "statistics_mix_nan")
+    assert "NaN or Inf" in found["PF501"]
+    assert "single-point error" in find(foreign_runs / "tensor_L0", foreign_runs / "tensor_L0_fault")["PF601"]
+    other = copy("tensor_L0")
+    path = folder_of(other) / "dump_tensor_data" / "Module.embed.Embedding.forward.0.input.0.pt"
+    torch.save(torch.load(path) + 1, path)
+    assert "step0.0" in find(foreign_runs / "tensor_L0", other)["PF402"]

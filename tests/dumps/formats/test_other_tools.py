@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import precflow
+from precflow.cli import main
 from precflow.dumps.formats import ascend, find_format, read_dump
 from precflow.errors import DumpError
 
@@ -311,3 +312,189 @@ def test_a_tree_of_printed_text_is_refused(trees):
     with pytest.raises(DumpError, match="as printed text") as error:
         read_dump(trees[3])
     assert "use_repr=False" in error.value.next_step
+
+
+@pytest.mark.parametrize("dots", [False, True])
+def test_modules_of_ptdbg_have_the_names_that_users_gave_them(tmp_path, dots):
+    def write(name, factor):
+        folder = tmp_path / name
+        folder.mkdir()
+        x = np.linspace(-1, 1, 6, dtype=np.float32)
+        lines = []
+        for module, call, made in (("block_1_fc", 0, x * 2), ("block_1_fc", 1, x * np.float32(factor)), ("head", 0, x + 1)):
+            for what, array in (("input.0", x), ("output", made)):
+                parts = [module, str(call), "forward", what]
+                line = (".".join if dots else "_".join)(parts)
+                numbers = [float(array.max()), float(array.min()), float(array.mean())]
+                lines.append([line, 0, [], "torch.float32", [6], numbers])
+                (folder / "dump").mkdir(exist_ok=True)
+                np.save(folder / "dump" / f"{line}.npy", array)
+        (folder / "dump.pkl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return folder
+
+    sides = [write(name, factor) for name, factor in (("a", 3.0), ("b", 3.0), ("c", 3.3))]
+    assert [call.name for call in read_dump(sides[0]).calls()] == ["block_1_fc", "block_1_fc~1", "head"]
+    assert precflow.compare(*sides[:2], evaluate=False).verdict == "aligned"
+    result = precflow.compare(sides[0], sides[2], evaluate=False)
+    assert (result.verdict, result.start) == ("misaligned", "block_1_fc~1")
+
+
+# SGLang
+
+
+def name_file(**tags):
+    return "___".join(f"{key}={value}" for key, value in tags.items()) + ".pt"
+
+
+def write_dumper(folder, *, factor=1.0, old=False):
+    """Write what SGLang's dumper writes, as its source has it, in the form of older and of newer versions."""
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(2)
+    index = 0
+    for step in range(2):
+        hidden = torch.randn(3, 4, generator=generator)
+        for name, tensor, tags in (
+            ("param__model.norm.weight", torch.ones(4), {}),
+            ("layer_start__hidden_states", hidden, {"layer_id": 0}),
+            ("non_intrusive__model.layers.0.mlp.inputs.0", hidden, {"layer_id": 0}),
+            ("non_intrusive__model.layers.0.mlp.output", hidden * 2 * (factor if step else 1), {"layer_id": 0}),
+            ("layer_start__hidden_states", hidden * 3 * (factor if step else 1), {"layer_id": 1}),
+            ("grad__param__model.norm.weight", torch.full((4,), 0.5), {}),
+        ):
+            index += 1
+            if old:
+                file = name_file(forward_pass_id=step + 1, rank=0, name=name, dump_index=index, **tags)
+                torch.save(tensor, folder / file)
+            else:
+                file = name_file(step=step, rank=0, dump_index=index, name=name, recompute_status="disabled", **tags)
+                torch.save({"value": tensor, "meta": {"name": name, "world": 1, "dims": None}}, folder / file)
+    return folder
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_files_of_sglangs_dumper_are_read_in_both_forms(tmp_path, old):
+    dump = read_dump(write_dumper(tmp_path / "a", old=old))
+    assert dump.header.tool == "SGLang's dumper"
+    assert not dump.damage
+    names = [call.name for call in dump.calls(step=0)]
+    assert names == [
+        "layer_id.0.layer_start__hidden_states",
+        "model.layers.0.mlp",
+        "layer_id.1.layer_start__hidden_states",
+        "model.norm.weight (gradient)",
+    ]
+    assert list(dump.header.weights.entries) == ["model.norm.weight"]
+    assert len(dump.calls()[1].inputs) == 1
+    assert precflow.compare(tmp_path / "a", write_dumper(tmp_path / "b", old=not old), evaluate=False).verdict == "aligned"
+    result = precflow.compare(tmp_path / "a", write_dumper(tmp_path / "c", factor=1.1), evaluate=False)
+    assert (result.verdict, result.start) == ("misaligned", "model.layers.0.mlp (step 1)")
+
+
+def test_passes_of_sglang_are_steps(tmp_path):
+    def write(name, factor):
+        for rank in range(2):
+            folder = tmp_path / name / f"TP{rank}_PP0_Rank{rank}_pid{4711 + rank}"
+            folder.mkdir(parents=True)
+            for step in range(2):
+                x = torch.arange(6.0) + step + rank
+                kept = {"model.layers.0.mlp": x, "model.layers.1.mlp": x * 2 * (factor if (rank, step) == (1, 1) else 1)}
+                given = {"model.forward_batch_info.input_ids": torch.arange(3) + step}
+                torch.save({**kept, **given}, folder / f"Pass{step:05d}.pt")
+        return tmp_path / name
+
+    sides = [write(name, factor) for name, factor in (("a", 1.0), ("b", 1.0), ("c", 1.5))]
+    dump = read_dump(sides[0])
+    assert {(call.rank, call.step) for call in dump.calls()} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert {"step0.input_ids", "rank1.step1.input_ids"} <= dump.header.inputs.entries.keys()
+    assert precflow.compare(*sides[:2], evaluate=False).verdict == "aligned"
+    result = precflow.compare(sides[0], sides[2], evaluate=False)
+    assert result.verdict == "misaligned"
+    assert result.start.startswith("model.layers.1.mlp")
+
+
+# Damage, of every format
+
+
+def write_plain(folder, factor):
+    folder.mkdir()
+    for name in ("layers.0", "layers.1"):
+        np.save(folder / f"{name}.npy", np.linspace(1, 2, 8, dtype=np.float32) * np.float32(factor if "1" in name else 1))
+    return folder
+
+
+def write_ascend(folder, factor):
+    array = np.linspace(1, 2, 8, dtype=np.float32)
+    write_operator(folder, "first", [array], [array])
+    write_operator(folder, "second", [array], [array * np.float32(factor)], time=1670205071724999)
+    return folder
+
+
+def write_tree(folder, factor):
+    folder.mkdir()
+    leaf = {"shape": "torch.Size([8])", "dtype": "torch.float32"}
+    for name, times in (("x", 1.0), ("y", factor)):
+        save_file({"data": np.linspace(1, 2, 8, dtype=np.float32) * np.float32(times)}, folder / f"{name}.safetensors")
+    child = {
+        "module_path": "M.fc",
+        "inputs": {"args": [{**leaf, "value": "./x.safetensors"}]},
+        "outputs": {**leaf, "value": "./y.safetensors"},
+    }
+    (folder / "M_debug_tree_FULL_TENSORS.json").write_text(json.dumps({"module_path": "M", "children": [child]}))
+    return folder
+
+
+def write_container(write):
+    """Return what writes one file with all tensors."""
+
+    def make(folder, factor):
+        folder.mkdir()
+        write(folder, {f"layers.{number}": np.linspace(1, 2, 8, dtype=np.float32) * np.float32(factor) for number in (0, 1)})
+        return folder
+
+    return make
+
+
+DAMAGED = {
+    "npy": (write_plain, "layers.1.npy"),
+    "npz": (write_container(write_npz), "*.npz"),
+    "safetensors": (write_container(write_safetensors), "*.safetensors"),
+    "pt": (write_container(write_torch), "*.pt"),
+    "ptdbg": (lambda folder, factor: write_ptdbg(folder, dots=True, data=True, factor=factor), "api.pkl"),
+    "ascend": (write_ascend, "*.second.*"),
+    "tree": (write_tree, "*.json"),
+    "sglang": (lambda folder, factor: write_dumper(folder, factor=factor), "step=1*mlp.output*"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_every_format_becomes_files_and_a_dump_of_ours(tmp_path, name):
+    folder = DAMAGED[name][0](tmp_path / "a", 1.0)
+    dump = read_dump(folder)
+    theirs = outputs(dump)
+    for form in ("npy", "txt"):
+        assert main(["convert", str(folder), "*", "--to", form, "--output", str(tmp_path / form)]) == 0
+        files = list((tmp_path / form).rglob(f"*.{form}"))
+        assert len(files) == sum(len(call.inputs) + len(call.outputs) for call in dump.calls())
+    assert "float32" in files[0].read_text().partition("\n")[0]
+    assert main(["convert", str(folder), "--to", "precflow", "--output", str(tmp_path / "ours")]) == 0
+    ours = read_dump(tmp_path / "ours")
+    for text, record in outputs(ours).items():
+        np.testing.assert_array_equal(ours.tensor(record), dump.tensor(theirs[text]))
+    assert precflow.compare(folder, tmp_path / "ours", evaluate=False).verdict == "aligned"
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_no_flipped_byte_makes_a_misaligned_pair_aligned(tmp_path, name):
+    write, pattern = DAMAGED[name]
+    healthy, fault = write(tmp_path / "a", 1.0), write(tmp_path / "b", 1.5)
+    assert precflow.compare(healthy, fault, evaluate=False).verdict == "misaligned"
+    path = next(fault.glob(pattern))
+    whole = path.read_bytes()
+    rng = np.random.default_rng(7)
+    for place in rng.choice(len(whole), 8, replace=False):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << int(rng.integers(8)))]) + whole[place + 1 :])
+        try:
+            verdict = precflow.compare(healthy, fault, evaluate=False).verdict
+        except DumpError:
+            continue
+        assert verdict != "aligned", place
