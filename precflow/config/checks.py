@@ -38,7 +38,7 @@ from precflow.agent.sampling import parse_slices
 from precflow.config import signatures
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
 from precflow.config.schema import SIDES, Capture, Conversion, MixedPrecision, RunConfig, Side, plain
-from precflow.config.sections import curves_section, pairing_section, tolerance_section, whatifs
+from precflow.config.sections import curves_section, pairing_section, task_metrics_section, tolerance_section, whatifs
 from precflow.config.sections.store_address import find_problem, find_slip, is_address
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import SHIPPED, TARGET, is_code_folder
@@ -109,6 +109,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_batches(config)
     yield from pairing_section.find_problems(config)
     yield from curves_section.find_problems(config)
+    yield from task_metrics_section.find_problems(config)
     yield from signatures.check_fault_rules(config.emulate.rules)
     yield from signatures.check_shipped(config)
     if config.emulate.name and "emulated" not in config.target.device:

@@ -564,6 +564,34 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class TaskMetric:
+    """A number of what the model is for, such as the PSNR of its pictures: it is held to a limit beside the tensors."""
+
+    kind: str = key(
+        "", "Which metric it is (docs/task-metrics.md). Without it: the one that the entry is named after.", "class_agreement"
+    )
+    function: Mapping[str, Any] = key(
+        {},
+        "A function of your own in place of a kind, as `_target_`, and its arguments. It is given one sample of both sides.",
+        "{_target_: our_metrics.clip_score}",
+    )
+    output: str = key(
+        "(model)",
+        "What it reads: an output of this module, or of `module / operator`. Several calls are several batches, and of tokens "
+        "the next ones.",
+        "vae_decoder",
+    )
+    index: str = key("", "Which output that is, where there are several.", "image")
+    limit: Share | None = key(None, "How bad it may be, in its own unit. Without it the metric is shown and not judged.", "30")
+    direction: str = key("", "Which values of your own function are good: `at_least` the limit, or `at_most`.", "at_least")
+    range: tuple[float, ...] = key((), "Of pictures: their smallest and largest possible value. Needed.", "[0, 1]")
+    layout: str = key("NCHW", "Of pictures: what each axis is. N are the samples, C the channels.", "NHWC")
+    axis: int = key(0, "Of anything else: the axis of the samples.", "1")
+    labels: str = key("", "What is true: an input or output of the model, by its name.", "labels")
+    classes: tuple[int, ...] = key((), "What is true, one class a sample, in place of `labels`.", "[207, 3, 3, 81]")
+
+
+@dataclass(frozen=True)
 class Coverage:
     """How much must have been compared for a verdict."""
 
@@ -680,6 +708,11 @@ class RunConfig:
         {},
         "Curves of a training run that are compared, by name (docs/curves.md).",
         "{loss: {standard: loss_1_percent}, grad_norm: {mean_rel_error: 10%}}",
+    )
+    task_metrics: Mapping[str, TaskMetric] = key(
+        {},
+        "Numbers of what the model is for (its pictures, words, classes), by name (docs/task-metrics.md).",
+        "{psnr: {output: vae_decoder, range: [0, 1], limit: 30}}",
     )
     tolerance: Tolerance = field(default_factory=Tolerance)
     accepted: tuple[Accepted, ...] = key(

@@ -64,6 +64,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
         "because"
     ),
     "curves": "*",
+    "task_metrics": "*",
     "coverage": "minimum elements",
     "report": "columns formats",
     "emulate": "name title rules.*",

@@ -35,6 +35,11 @@ from precflow.metrics import LIMITED, METRICS
 ESCALATING = "escalating"
 COLUMNS = (*LIMITED, *(name for name, metric in METRICS.items() if not metric.example and not metric.dtype))
 
+TASK_KINDS = (
+    *("psnr", "ssim", "mean_abs_error", "mean_rel_error"),
+    *("class_agreement", "accuracy", "token_agreement", "perplexity"),
+)
+
 SEEDED = "seeded"  # what shipped workloads take in place of a file of weights
 _OF_FILES = frozenset("weights tokenizer path file folder directory dir checkpoint".split())
 
@@ -69,6 +74,8 @@ WORDS = {
     "CaptureRule.phase": PHASES,
     "CaptureRule.detail": ("", *DETAILS, NONE),
     "ToleranceRule.phase": ("", *PHASES),
+    "TaskMetric.kind": ("", *TASK_KINDS),
+    "TaskMetric.direction": ("", "at_least", "at_most"),
     "PairingRule.pair_by": ("", "request"),
     "PairingRule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),

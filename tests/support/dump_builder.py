@@ -145,7 +145,7 @@ class DumpBuilder:
             seal = {"schema": DUMP_SCHEMA, "step": step, "rank": rank, "counts": {}, "files": seals, "sites": ["a.py:1 in f"]}
             (self.folder / name / "step.json").write_text(json.dumps(with_checksum(seal)), encoding="utf-8")
         if sealed:
-            self.folder.mkdir(exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "dump.json").write_text(json.dumps(self._header(files)), encoding="utf-8")
         return self.folder
 
