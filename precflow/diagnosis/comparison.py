@@ -17,6 +17,7 @@ from precflow.diagnosis.training.gradients import Gradients
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.protocol import Dump
 from precflow.judgement.verdicts import Judged, Verdict
+from precflow.task.outcome import TaskOutcome
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Comparison:
         explanations: What explains suspects: computed again with one thing changed.
         alone: Suspects that the target has run alone.
         parts: Parts of the model that were run on the reference's inputs.
+        task_metrics: What is said about each task metric.
     """
 
     reference: Dump
@@ -58,6 +60,7 @@ class Comparison:
     explanations: Sequence[Explanation] = ()
     alone: Sequence[RunAlone] = ()
     parts: Sequence[Part] = ()
+    task_metrics: Sequence[TaskOutcome] = ()
 
     @property
     def same_dtype(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from precflow.agent.contract import API, CHECKED, FORWARD, LEFT_OUT, NOISES, NONE, OPERATOR, RECORDED, REQUEST_SCHEMA
+from precflow.agent.selection import literal_pattern
 from precflow.config.schema import Conversion, MixedPrecision, RunConfig, Side, plain
 from precflow.config.sections.whatifs import REFERENCE_CHOICE
 from precflow.config.vocabulary import ESCALATING
@@ -255,11 +256,23 @@ def _capture(config: RunConfig, region: CaptureRules | None) -> dict[str, Any]:
     rules = [{key: value for key, value in rule.items() if key != "because"} for rule in capture["rules"]]
     # A choice can be given, in both passes, only where it is recorded, and judged only if what was chosen between is kept.
     kept = {"operator": [*CHOICES], "level": [API, OPERATOR], "phase": [FORWARD], "detail": _SECOND_DETAIL}
-    first = [kept] if gives_choices(config) and capture["detail"] != _SECOND_DETAIL else []
+    is_whole = capture["detail"] == _SECOND_DETAIL
+    first = [] if is_whole else [*([kept] if gives_choices(config) else []), *_keep_outputs(config)]
     if region is not None:  # the first rule that matches a call decides, so the last one leaves out all other calls
         return {**capture, "detail": _SECOND_DETAIL, "rules": [*first, *region, {"detail": NONE}]}
     detail = _FIRST_DETAIL if capture["detail"] == ESCALATING else capture["detail"]
     return {**capture, "detail": detail, "rules": [*first, *rules]}
+
+
+def _keep_outputs(config: RunConfig) -> list[dict[str, Any]]:
+    """Return rules that keep the tensors that task metrics read, whatever else is kept."""
+    places = dict.fromkeys(metric.output for metric in config.task_metrics.values())
+    places |= dict.fromkeys("(model)" for metric in config.task_metrics.values() if metric.labels)
+    split = [place.partition(" / ") for place in places]
+    return [
+        {"match": [literal_pattern(module)], "operator": [operator], "phase": [FORWARD], "detail": _SECOND_DETAIL}
+        for module, _, operator in split
+    ]
 
 
 def _part(section: object, keys: Sequence[str]) -> dict[str, Any]:

@@ -110,6 +110,7 @@ STAGE = Stage(
         "region",
         "introduced",
         "chain",
+        "task_metrics",
         "whatif.suspects_alone",
     ),
     declare=_declare,

@@ -41,7 +41,7 @@ def _read_measures(path: Path) -> list[Measure]:
 def _declare(job: Job) -> Mapping[str, Any]:
     metrics = plain(job.config.metrics)
     packages = {str(declared[TARGET]).partition(".")[0] for declared in metrics.values()}
-    code = code_digests.digest_packages(packages, job.import_paths, _locate_installed(packages), written=list_written(job))
+    code = code_digests.digest_packages(packages, job.import_paths, locate_installed(packages), written=list_written(job))
     fills, pairing = plain(job.config.tolerance.fills), plain(job.config.pairing)
     # What a recipe does not set stays out, so that the key of a recipe without own metrics or fills is not changed by them.
     return {
@@ -52,7 +52,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
     }
 
 
-def _locate_installed(packages: Iterable[str]) -> dict[str, list[str]]:
+def locate_installed(packages: Iterable[str]) -> dict[str, list[str]]:
     """Return ``package -> files or folders`` of the packages that this interpreter has; they win over the user's folders."""
     specs = {name: PathFinder.find_spec(name) for name in packages}
     return {

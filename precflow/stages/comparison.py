@@ -13,6 +13,7 @@ from precflow.stages.compare import read_measures
 from precflow.stages.determinism import Reproduction, read_reproduction
 from precflow.stages.job import Job
 from precflow.stages.second_pass.passes import latest, open_both
+from precflow.stages.task_metrics import read_task_metrics
 
 
 def read_comparison(job: Job, needs: Mapping[str, Path]) -> Comparison:
@@ -42,4 +43,5 @@ def read_comparison(job: Job, needs: Mapping[str, Path]) -> Comparison:
         explanations=introduced.read_explanations(needs),
         alone=read_alone(needs),
         parts=read_parts(needs),
+        task_metrics=read_task_metrics(needs),
     )

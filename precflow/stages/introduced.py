@@ -40,6 +40,7 @@ from precflow.dumps.protocol import Dump
 from precflow.judgement import lines, standards
 from precflow.judgement.conversion import take_links
 from precflow.judgement.curves import judge_curves_alone
+from precflow.judgement.task import hold_to_task
 from precflow.judgement.verdicts import Judged, Verdict
 from precflow.stages import curves, evaluation, golden
 from precflow.stages.artifacts import read_json_lines, read_lines, read_value, write_lines, write_value
@@ -58,6 +59,7 @@ from precflow.stages.job import Job, Stage, StageResult
 from precflow.stages.judge import JUDGED_FILE, VERDICT_FILE, read_judged, read_verdict
 from precflow.stages.localize import REGION_FILE, read_region
 from precflow.stages.second_pass.passes import latest, open_both
+from precflow.stages.task_metrics import read_task_metrics
 
 NAME = "introduced"
 FOUND_FILE = "introduced.jsonl"
@@ -72,14 +74,15 @@ def read_conclusion(needs: Mapping[str, Path]) -> tuple[list[Judged], Verdict, R
     """
     if NAME in needs:
         folder = needs[NAME]
-        return read_judged(folder), hold_to_parts(read_verdict(folder), read_parts(needs)), read_region(folder)
+        verdict = hold_to_parts(read_verdict(folder), read_parts(needs))
+        return read_judged(folder), hold_to_task(verdict, read_task_metrics(needs)), read_region(folder)
     if curves.NAME in needs and not any(name.partition("@")[0] == "judge" for name in needs):
         return [], judge_curves_alone(curves.read_outcomes(needs)), Region()
     judge = latest(needs, "judge")
     judged, verdict = read_judged(judge), read_verdict(judge)
     if judged:  # without, a cause is missing that nobody had looked for
         verdict = replace(verdict, warnings=(*verdict.warnings, LEFT_OUT))
-    verdict = hold_to_parts(verdict, read_parts(needs))
+    verdict = hold_to_task(hold_to_parts(verdict, read_parts(needs)), read_task_metrics(needs))
     located = any(name.partition("@")[0] == "localize" for name in needs)  # `stages=[judge]` says what is wrong, and not where
     return judged, verdict, read_region(latest(needs, "localize")) if located else Region()
 

@@ -188,6 +188,7 @@ STAGE = Stage(
         "golden",
         "introduced",
         "chain",
+        "task_metrics",
         "operators",
         "advise",
         "whatif",

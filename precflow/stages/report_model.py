@@ -96,6 +96,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
         emulation=str(target.header.emulate.get("name", "")),
         whatifs=tuple(whatifs),
         parts=tuple(name_starts(comparison.parts, [(suspect.record, suspect.name) for suspect in region.suspects])),
+        task_metrics=tuple(comparison.task_metrics),
         operators=tuple(operators),
         golden=tuple(golden),
         curves=curves,

@@ -1,0 +1,86 @@
+"""Stage ``task_metrics``: numbers of what the model is for, read from the outputs of both dumps and held to their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precflow.config.schema import RunConfig, plain
+from precflow.config.sections.task_metrics_section import kind_of
+from precflow.config.trust import TARGET
+from precflow.dumps.requests import gives_choices
+from precflow.environment import code_digests
+from precflow.stages.artifacts import read_once, read_value, write_value
+from precflow.stages.compare import locate_installed
+from precflow.stages.determinism import Reproduction, read_reproduction
+from precflow.stages.dump import list_written
+from precflow.stages.job import Job, Stage, StageResult, is_chosen
+from precflow.stages.second_pass.passes import latest, open_both
+from precflow.task import own_function
+from precflow.task.outcome import NOT_COMPUTED, TaskOutcome, examine, summarize
+
+NAME = "task_metrics"
+OUTCOMES_FILE = "task_metrics.json"
+_BLOCKED = "the sides were not given the same, so that no output was compared"
+
+
+def read_task_metrics(needs: Mapping[str, Path]) -> list[TaskOutcome]:
+    """Return what is said about each metric, in order of the recipe; none without the stage."""
+    return read_once(_read, needs[NAME] / OUTCOMES_FILE) if NAME in needs else []
+
+
+def _read(path: Path) -> list[TaskOutcome]:
+    return read_value(path, list[TaskOutcome])
+
+
+def is_planned(config: RunConfig) -> bool:
+    """Tell whether a recipe has task metrics."""
+    return bool(config.task_metrics) and is_chosen(config, NAME)
+
+
+def _declare(job: Job) -> Mapping[str, Any]:
+    metrics = plain(job.config.task_metrics)
+    functions = [metric.function[TARGET] for metric in job.config.task_metrics.values() if metric.function]
+    packages = {str(function).partition(".")[0] for function in functions}
+    code = code_digests.digest_packages(packages, job.import_paths, locate_installed(packages), written=list_written(job))
+    return {
+        "task_metrics": metrics,
+        "forced": gives_choices(job.config),
+        **({"code": code} if packages else {}),
+        **({"pairing": plain(job.config.pairing)} if job.config.pairing.rules else {}),
+    }
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    metrics = job.config.task_metrics
+    functions = {
+        name: own_function.load(name, metric.function, job.trusted, job.import_paths)
+        for name, metric in metrics.items()
+        if metric.function
+    }
+    reproduction = read_reproduction(latest(needs, "determinism")) if "determinism" in needs else Reproduction()
+    if reproduction.blockers:
+        outcomes = [
+            TaskOutcome(name, kind_of(name, metric), metric.output, NOT_COMPUTED, why=_BLOCKED, limit=metric.limit)
+            for name, metric in metrics.items()
+        ]
+    else:
+        reference, target = open_both(needs, job)
+        forced = gives_choices(job.config)
+        outcomes = [
+            examine(name, metric, reference, target, function=functions.get(name), forced=forced)
+            for name, metric in metrics.items()
+        ]
+    write_value(folder / OUTCOMES_FILE, outcomes)
+    return StageResult(note="; ".join(f"{one.name} {summarize(one)}" for one in outcomes).replace("   ", ", "))
+
+
+STAGE = Stage(
+    name="task_metrics",
+    place=228,
+    reads=("dump", "determinism"),
+    declare=_declare,
+    make=_make,
+    parts=lambda config: ("",) if is_planned(config) else (),
+)
