@@ -24,6 +24,7 @@ from precflow.metrics import find_metric
 from precflow.report.highlights import SEVERITY
 from precflow.report.model import GroupRow
 from precflow.report.row import Row
+from precflow.task.outcome import TaskOutcome
 
 _UNITS: Final = {"share": "share", "value": "unit of the tensor", "ulp": "ulp", "nats": "nats", "own": "own"}
 _NUMBERS: Final = ("value", "limit", "ratio", "floor", "lowest", "highest")
@@ -143,6 +144,32 @@ def make_curve_frame(curves: Sequence[CurveOutcome], facts: Mapping[Hashable, An
     )
     units = dict.fromkeys(("reference", "target", "difference"), "unit of the curve") | {"relative": "share of the reference"}
     frame.attrs = {**(facts or {}), "units": units, "logged": {one.name: dict(one.logged) for one in curves}}
+    return frame
+
+
+def make_task_frame(outcomes: Sequence[TaskOutcome], facts: Mapping[Hashable, Any] | None = None) -> pd.DataFrame:
+    """Return one row for each sample of each task metric, and one for a metric that has none.
+
+    ``value`` is that of the pair, ``reference`` and ``target`` are those of the sides; ``NaN`` stands for what a metric lacks.
+    """
+    rows = [(one, number, each) for one in outcomes for number, each in enumerate(one.each or ((),))]
+    frame = pd.DataFrame(
+        {
+            "metric": _categories([one.name for one, _, _ in rows]),
+            "kind": _categories([one.kind for one, _, _ in rows]),
+            "output": _categories([escape(one.output) for one, _, _ in rows]),
+            "state": _categories([one.state for one, _, _ in rows]),
+            "limit": _floats([np.nan if one.limit is None else one.limit for one, _, _ in rows]),
+            "unit": _categories([one.unit for one, _, _ in rows]),
+            "sample": np.array([number for _, number, _ in rows], np.int64),
+            "value": _floats([each[0] if len(each) == 1 else np.nan for _, _, each in rows]),
+            "reference": _floats([each[0] if len(each) == 2 else np.nan for _, _, each in rows]),
+            "target": _floats([each[1] if len(each) == 2 else np.nan for _, _, each in rows]),
+            "reason": pd.Series([escape(one.why) for one, _, _ in rows], dtype="str"),
+            "could_have_shown": pd.Series([escape(one.effect_text) for one, _, _ in rows], dtype="str"),
+        }
+    )
+    frame.attrs = dict(facts or {})
     return frame
 
 

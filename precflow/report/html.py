@@ -11,9 +11,21 @@ from markupsafe import Markup
 
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
-from precflow.report import chart, curves, groups, highlights, page_data, record_details, terminal, training, wording
+from precflow.report import (
+    chart,
+    curves,
+    groups,
+    highlights,
+    page_data,
+    record_details,
+    task_metrics,
+    terminal,
+    training,
+    wording,
+)
 from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
+from precflow.task.outcome import BEYOND, describe_limit, describe_value
 
 FIRST_ROWS = 50  # rows written into the page, for print and without JavaScript; the script's table shows as many at a time
 GOLDEN = 20  # records
@@ -23,6 +35,7 @@ STYLES = (
     "sections.css",
     "curves.css",
     "groups.css",
+    "task_metrics.css",
     "records.css",
     "record_details.css",
     "training.css",
@@ -50,7 +63,7 @@ def render(model: ReportModel) -> str:
         model=page,
         style=style,
         script=script,
-        policy=build_policy(style, script),
+        policy=build_policy(style, script, pictures=any(one.shown for one in model.task_metrics)),
         data=Markup(data),  # noqa: S704 - neither its JSON (<, > and & are escaped) nor base64 can end the element
         symbol=wording.VERDICT_SYMBOLS[verdict.verdict],
         headline=describe_verdict(model),
@@ -67,6 +80,12 @@ def render(model: ReportModel) -> str:
         groups=groups.choose_shown(model.groups, GROUPS),
         golden_worst=highlights.find_worst_golden(model, GOLDEN),
         has_records=terminal.has_records(model),
+        task_metrics=[
+            (one, describe_value(one), describe_limit(one), task_metrics.describe_worst(one)) for one in model.task_metrics
+        ],
+        task_words=wording.TASK_WORDS,
+        task_colours=wording.TASK_COLOURS,
+        rows_of_text=task_metrics.lay_out_text,
         curves=[
             (one, curves.describe_curve(one), curves.describe_growth(one.growth), curves.draw_curve(one))
             for one in model.curves
@@ -114,15 +133,16 @@ def inline_sources(templates: jinja2.Environment, folder: str, names: tuple[str,
     return Markup("\n" + whole)  # noqa: S704 - shipped with precflow, holds nothing of the run
 
 
-def build_policy(style: str, script: str) -> str:
-    """Return the content security policy of the page: no network, and only this style and this script."""
+def build_policy(style: str, script: str, *, pictures: bool = False) -> str:
+    """Return the content security policy of the page: no network, only this style and script, and pictures that stand in it."""
     allowed = {"style-src": style, "script-src": script}
     # The hash is over the exact text between the tags, with the newline at its start: the template must not add a space.
     hashes = []
     for name, source in allowed.items():
         digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
         hashes.append(f"{name} 'sha256-{digest}'")
-    return "; ".join(["default-src 'none'", *hashes, "base-uri 'none'", "form-action 'none'"])
+    inline = ["img-src data:"] if pictures else []
+    return "; ".join(["default-src 'none'", *hashes, *inline, "base-uri 'none'", "form-action 'none'"])
 
 
 def describe_verdict(model: ReportModel) -> str:
@@ -134,6 +154,9 @@ def describe_verdict(model: ReportModel) -> str:
             "aligned": "Every curve stays within its limits. No tensor was compared.",
         }[model.verdict.verdict]
     if model.verdict.verdict == "misaligned":
+        beyond = [one.name for one in model.task_metrics if one.state == BEYOND]
+        if beyond and not model.region.start and not any(map(model.verdict.counts.get, MISALIGNED_STATUSES)):
+            return f"No record is over its limit, and the task metric {', '.join(beyond)} is beyond its own."
         return (
             "The first difference is at" if model.region.start else "Records are over their limits; no single start was found."
         )

@@ -15,6 +15,7 @@ from precflow.report.curves import describe_curve
 from precflow.report.model import ReportModel, Row
 from precflow.report.tree import split_levels
 from precflow.streams import printable_lines  # XML cannot hold control characters: they become visible escapes
+from precflow.task.outcome import BEYOND, NOT_COMPUTED, WITHIN, TaskOutcome, summarize
 
 MOST_CASES = 1000  # most cases for modules; for a model with 200 000 modules the file would otherwise have 30 MB
 LEVELS = 2  # levels of module names: `encoder`, `encoder.layers.0`; with more, the list becomes too long to read
@@ -28,7 +29,7 @@ class Case:
     """One test case.
 
     Attributes:
-        suite: ``verdict``, ``stages``, ``curves`` or ``modules``.
+        suite: ``verdict``, ``stages``, ``curves``, ``task metrics`` or ``modules``.
         name: What a build server lists.
         outcome: ``passed``, ``failure``, ``error`` (no evidence) or ``skipped`` (nothing that could have failed).
         message: One line.
@@ -95,6 +96,7 @@ def list_cases(model: ReportModel) -> list[Case]:
         ),
         *stages,
         *(_make_curve_case(one) for one in model.curves),
+        *(_make_task_case(one) for one in model.task_metrics),
         *_keep_worst(modules),
     ]
 
@@ -146,6 +148,11 @@ def _list_reasons(bad: Sequence[Row]) -> Iterable[str]:
 def _make_curve_case(one: CurveOutcome) -> Case:
     outcome = {"aligned": "passed", "misaligned": "failure", "inconclusive": "error"}[one.verdict]
     return Case("curves", one.name, outcome, "; ".join((*one.failed, *one.missing)), describe_curve(one))
+
+
+def _make_task_case(one: TaskOutcome) -> Case:
+    outcomes = {WITHIN: "passed", BEYOND: "failure", NOT_COMPUTED: "error"}  # what is not told is neither
+    return Case("task metrics", one.name, outcomes.get(one.state, "skipped"), summarize(one), one.effect_text)
 
 
 def _count_outcomes(name: str, inside: Sequence[Case]) -> dict[str, str]:

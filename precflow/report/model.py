@@ -16,6 +16,7 @@ from precflow.diagnosis.training.phases import PhaseState
 from precflow.diagnosis.training.procedure import Check
 from precflow.judgement.verdicts import Verdict
 from precflow.report.row import Row
+from precflow.task.outcome import TaskOutcome
 
 __all__ = ["RESULT_SCHEMA", "GroupRow", "ReportModel", "Row", "SideView", "StageView"]
 
@@ -108,6 +109,7 @@ class ReportModel:
         rows_left_out: Records that are not among the rows.
         whatifs: What the what-ifs have shown, the one that removes most first.
         parts: Parts of the model that were run on the reference's inputs, and which of them are to blame.
+        task_metrics: What is said about each task metric, with pictures and texts.
         operators: How exact each operator of the target is, where that was asked for.
         phases: The parts of a training step and which of them is guilty; empty for a run that trains nothing.
         procedure: The checks of a training migration, in order; empty for a run that trains nothing.
@@ -140,6 +142,7 @@ class ReportModel:
     whatifs: tuple[Outcome, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
     parts: tuple[Part, ...] = ()
+    task_metrics: tuple[TaskOutcome, ...] = ()
     curves: tuple[CurveOutcome, ...] = ()
     phases: tuple[PhaseState, ...] = ()
     procedure: tuple[Check, ...] = ()

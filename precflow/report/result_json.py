@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from precflow.version import __version__
 
 FORMAT = "precflow-result"
 MOST_BYTES = 6_000_000  # of rows, so that the folder `public/` stays below 10 MB
+_MOST_SAMPLES = 1_000  # whose values stand here one by one
 _DIGITS = 6  # of a number; limits are not stated more exactly
 _AGAIN = "copy it again from the folder of its run, or run the recipe again"
 _NAME_ANOTHER = "name a run, a result.json, or the folder that holds one"
@@ -64,6 +66,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         "whatifs": make_strict(model.whatifs),
         "operators": make_strict(model.operators),
         "parts": make_strict(model.parts),
+        "task_metrics": [make_strict(replace(one, each=one.each[:_MOST_SAMPLES], shown=())) for one in model.task_metrics],
         "golden": make_strict(model.golden),
         "curves": [
             {key: value for key, value in make_strict(one).items() if key != "points"}

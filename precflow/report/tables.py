@@ -1,5 +1,7 @@
 """The records of a result as files: ``result.csv`` of every run, and on request a workbook and Parquet.
 
+The samples of task metrics stand in ``task_metrics.csv`` beside it, and in a sheet of the workbook.
+
 All have every record and every metric. The tables are those of ``report/frames.py``, which is imported where one is written.
 """
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PIECE = 20_000  # records that are made a table and written at a time, so that memory does not grow with their number
+TASK_FILE = "task_metrics.csv"
 MOST_IN_SHEET = 1_000_000  # records; Excel's own limit is 1 048 576 rows
 _FORMULAS = ("=", "+", "-", "@")  # a spreadsheet computes a text that starts with one of these
 
@@ -30,23 +33,32 @@ def write_csv(model: ReportModel, path: Path) -> None:
             make_safe(piece).to_csv(file, index=False, header=not number, lineterminator="\n")
 
 
+def _write_task_csv(model: ReportModel, path: Path) -> None:
+    """Write the values of task metrics, a row a sample."""
+    from precflow.report.frames import make_task_frame  # noqa: PLC0415  imports pandas
+
+    make_safe(make_task_frame(model.task_metrics)).to_csv(path, index=False, lineterminator="\n")
+
+
 def write_workbook(model: ReportModel, path: Path) -> None:
-    """Write a workbook with the sheets ``records``, ``findings``, ``groups`` and ``curves``.
+    """Write a workbook with the sheets ``records``, ``findings``, ``groups``, ``curves`` and, if any, ``task metrics``.
 
     Of more than ``MOST_IN_SHEET`` records it has the most important ones, and ``left out`` is in the name of their sheet.
     """
     import pandas as pd  # noqa: PLC0415  takes half a second
 
-    from precflow.report.frames import make_curve_frame, make_finding_frame, make_group_frame  # noqa: PLC0415
+    from precflow.report import frames  # noqa: PLC0415  imports pandas
 
     shown = highlights.keep_most_important(model, MOST_IN_SHEET)
     records = f"records ({shown.rows_left_out} left out)" if shown.rows_left_out else "records"
     sheets = {
         records: pd.concat(list(_cut(shown)), ignore_index=True),
-        "findings": make_finding_frame(model.findings),
-        "groups": make_group_frame(model.groups),
-        "curves": make_curve_frame(model.curves),
+        "findings": frames.make_finding_frame(model.findings),
+        "groups": frames.make_group_frame(model.groups),
+        "curves": frames.make_curve_frame(model.curves),
     }
+    if model.task_metrics:
+        sheets["task metrics"] = frames.make_task_frame(model.task_metrics)
     with pd.ExcelWriter(path, engine="openpyxl") as book:
         for name, frame in sheets.items():
             make_safe(frame).to_excel(book, sheet_name=name, index=False, freeze_panes=(1, 1))
@@ -91,6 +103,8 @@ def write(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path
     """
     wanted = [TABLES[name] for name in formats if name in TABLES]
     refuse_missing(formats)
+    if "csv" in formats and model.task_metrics:
+        wanted.append((TASK_FILE, _write_task_csv))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, write_table in wanted:

@@ -23,6 +23,7 @@ from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import curves, highlights, wording
 from precflow.report.model import ReportModel, Row, SideView
+from precflow.task.outcome import TaskOutcome, summarize
 
 NARROWEST, WIDEST = 40, 88  # columns; a narrower terminal breaks the lines itself
 USUAL, _NARROW_SCREEN = 80, 60  # columns
@@ -35,6 +36,7 @@ _RARE = frozenset(
 _AMOUNTS = ((2, 2), (2, 1), (2, 0), (1, 0))  # findings and facts of each; the first that fits is shown
 _NARROW = {"float16": 100 * 2.0**-11, "bfloat16": 100 * 2.0**-8}  # percent that one rounding changes a number by at most
 _INDENT = " " * 15  # of text in the second column: three letters of margin, twelve of label
+_MOST_TASK = 4  # task metrics
 _LABEL = 11  # columns of a label
 _LEAST_NAME = 28  # columns; with less room a name gets a line of its own
 _TO_ASCII = str.maketrans({"·": "-", "✓": "ok", "✗": "x", "…": "~", "≥": ">=", "\u202f": " ", "→": "->", "\u00d7": "x"})
@@ -100,6 +102,8 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     unseen = [line for text in model.verdict.unseen for line in _break_lines(wording.printable(text), columns - 3, 3)]
     head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in (*phases, *unseen)), ""]
     head += [*render_labelled("parts", describe_parts(model.parts), columns), ""] if model.parts else []
+    if model.task_metrics:
+        head += [*_render_task_metrics(model.task_metrics, columns), ""]
     tried = _render_whatifs(model, columns)
     room = next(most for least, most in LINES.items() if columns >= least) - len(head) - len(foot) - 1 - len(tried)
     shown = _render_command(model, columns, ascii_only=ascii_only)
@@ -203,6 +207,14 @@ def _put_beside(line: str, label: str, text: str, columns: int) -> list[str]:
     """Return a line with a text to its right, or below it if there is no room."""
     whole = f"{line}   {label}{text}"
     return [whole] if cell_len(whole) <= columns else [line, f"   {label}{_shorten(text, columns - 3 - len(label))}"]
+
+
+def _render_task_metrics(outcomes: Sequence[TaskOutcome], columns: int) -> list[str]:
+    """Return task metrics, each with what its samples could have shown: without that, it is no proof."""
+    shown = [(f"{one.name} {summarize(one)}", "task" * (number == 0)) for number, one in enumerate(outcomes[:_MOST_TASK])]
+    lines = [line for text, label in shown for line in render_labelled(label, text, columns)]
+    more = len(outcomes) - _MOST_TASK
+    return [*lines, *([f"{_INDENT}and {more} more in the report"] if more > 0 else [])]
 
 
 def _render_curves(model: ReportModel, columns: int) -> list[str]:

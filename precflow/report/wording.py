@@ -120,6 +120,16 @@ def describe_left_out(shown: int, out: int, recipe: str) -> str:
     )
 
 
+TASK_WORDS = {
+    "within": "✓ within",
+    "beyond": "✗ beyond",
+    "not told": "? cannot tell",
+    "not computed": "? not computed",
+    "no limit": "no limit",
+}
+TASK_COLOURS = {"within": "good", "beyond": "bad", "not told": "doubt", "not computed": "doubt", "no limit": "quiet"}
+
+
 def describe_inconclusive(counts: Mapping[str, int]) -> str:
     """Return in words what an inconclusive verdict leaves open, by the number of records of each status.
 

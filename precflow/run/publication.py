@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from precflow.agent import intake
 from precflow.errors import StoreError
 from precflow.files import replacing, stays_below, write_text
-from precflow.report.tables import TABLES
+from precflow.report.tables import TABLES, TASK_FILE
 from precflow.run.manifest import Manifest
 from precflow.run.store import explain_disk_errors, read_seal
 
@@ -22,7 +22,7 @@ LIST_FILE = "published.json"
 PUBLIC, REPRO, PAGE = "public", "repro", "report.html"
 JOBS = "jobs"  # folder of the reports of several jobs, each in a folder with the number of its run
 _FOLDERS = (PUBLIC, REPRO)
-_FILES = (PAGE, *(name for name, _ in TABLES.values()))
+_FILES = (PAGE, TASK_FILE, *(name for name, _ in TABLES.values()))
 
 
 def withdraw(folder: Path) -> None:
