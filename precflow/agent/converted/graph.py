@@ -34,6 +34,7 @@ _READ = frozenset(  # no sequences and no text, and no bfloat16, which NumPy doe
     for kind in "float16 float double bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 complex64 complex128".split()
 )
 _SHOWN = 5
+_OF_MODULES = frozenset(dir(torch.nn.Module()))  # no module or parameter in one can have these names
 
 
 def require(module: str) -> Any:
@@ -143,10 +144,11 @@ def load(path: str) -> Any:
 def place_of(tensor: str) -> str:
     """Return the name of a tensor as the name of a module: its parts are between points.
 
-    >>> place_of("/encoder/layers.0/Add_output_0"), place_of("gelu_1"), place_of("a//b.")
-    ('encoder.layers.0.Add_output_0', 'gelu_1', 'a.b')
+    >>> place_of("/encoder/layers.0/Add_output_0"), place_of("gelu_1"), place_of("a//training.")
+    ('encoder.layers.0.Add_output_0', 'gelu_1', 'a.training_')
     """
-    return ".".join(part for part in tensor.replace("/", ".").split(".") if part) or "tensor"
+    parts = (part for part in tensor.replace("/", ".").split(".") if part)
+    return ".".join("%s_" % part if part in _OF_MODULES else part for part in parts) or "tensor"
 
 
 def prepare(model: Any) -> Any:
@@ -466,9 +468,12 @@ def walk_inside(node: Any) -> Iterator[Any]:
 
 def list_read(node: Any) -> Set[str]:
     """Return the names of what a node reads, with what its branches and loops read from outside."""
-    used = set(node.input)
+    used, inner = set(node.input), set()
     for attribute in node.attribute:
-        for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-            used |= {name for each in walk(inner) for name in each.input}
-            used |= {output.name for output in inner.output}
-    return used
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            for each in walk(graph):
+                used.update(each.input)
+                inner.update(each.output)
+            used.update(output.name for output in graph.output)
+            inner.update(put.name for put in (*graph.input, *graph.initializer))
+    return used - inner

@@ -56,7 +56,12 @@ class Node(torch.nn.Module):
         given = [_as_it_is(value) if rounds else value for value in read]
         arrays = [value.detach().cpu().numpy() for value in given]
         session = _open(self.written, tuple(array.dtype.str for array in arrays))
-        made = [torch.from_numpy(value) for value in session.run(None, dict(zip(self.written.reads, arrays)))]
+        try:
+            made = [torch.from_numpy(value) for value in session.run(None, dict(zip(self.written.reads, arrays)))]
+        except Exception as error:
+            message = "the node of %s (%s) cannot be computed: %s" % (self.written.makes[0], type(self).__name__, error)
+            step = "sequences, text and bfloat16 are no tensors of NumPy; a shape that does not fit comes from workload.inputs"
+            raise AgentError("unsupported", message, step) from error
         results = tuple(_as_it_is(value) if rounds else value for value in made)
         return results if len(results) > 1 else results[0]
 
@@ -104,6 +109,7 @@ class Graph(torch.nn.Module):
         super().__init__()
         model = graph.prepare(graph.load(os.path.expanduser(file)))
         numpy_helper = graph.require("onnx.numpy_helper")
+        self._puts = {put.name: _read_type(put) for put in _list_puts(model)}
         self._weights = {weight.name: graph.place_of(weight.name) for weight in model.graph.initializer}
         self._outputs = [output.name for output in model.graph.output]
         for weight in model.graph.initializer:
@@ -131,9 +137,18 @@ class Graph(torch.nn.Module):
         """Return the graph's outputs by name.
 
         Args:
-            inputs: By the names that the graph has for them.
+            inputs: By the names that the graph has for them; floating point of any type.
+
+        Raises:
+            AgentError: ``workload``: one is missing. ``unsupported``: a node cannot be computed.
         """
-        known = {**inputs, **{name: self._weight(name).to(dtype) for name, dtype in self._types.items()}}
+        missing = [name for name in self._puts if name not in inputs]
+        if missing:
+            message = "the graph wants the inputs %s, and was not given %s" % (", ".join(self._puts), ", ".join(missing))
+            raise AgentError("workload", message, "name workload.inputs as the graph does")
+        as_declared = {name: dtype for name, dtype in self._puts.items() if dtype.is_floating_point}
+        given = {name: inputs[name].to(as_declared.get(name, inputs[name].dtype)) for name in self._puts}
+        known = {**given, **{name: self._weight(name).to(dtype) for name, dtype in self._types.items()}}
         for place, written in self._nodes:
             made = self.get_submodule(place)(*[known[name] for name in written.reads])
             known.update(zip(written.makes, made if isinstance(made, tuple) else (made,)))
@@ -157,8 +172,10 @@ def _put(model: torch.nn.Module, place: str, value: Union[torch.nn.Module, torch
     if hasattr(model, last) and not (type(empty) is torch.nn.Module and isinstance(value, torch.nn.Module)):
         raise _taken(place)
     if isinstance(value, torch.nn.Module):
-        for name, inner in empty.named_children() if empty is not None else ():  # `a`, where `a.b` has been before
-            value.add_module(name, inner)
+        if empty is not None:  # `a`, where `a.b` has been before
+            value._modules.update(empty._modules)  # noqa: SLF001
+            value._parameters.update(empty._parameters)  # noqa: SLF001
+            value._buffers.update(empty._buffers)  # noqa: SLF001
         model._modules[last] = value  # noqa: SLF001  add_module refuses a name that is there
     elif isinstance(value, torch.nn.Parameter):
         model.register_parameter(last, value)
@@ -198,8 +215,7 @@ def inputs(*, file: str, values: str = "", sizes: Optional[Mapping[str, int]] = 
         AgentError: ``workload``: a file cannot be read, an input is missing, or an axis has no size.
     """
     model = graph.load(os.path.expanduser(file))
-    weights = {weight.name for weight in model.graph.initializer}
-    puts = [put for put in model.graph.input if put.name not in weights]
+    puts = _list_puts(model)
     if not values:
         generator = torch.Generator().manual_seed(seed)
         return {put.name: _draw(put, sizes or {}, generator) for put in puts}
@@ -209,6 +225,26 @@ def inputs(*, file: str, values: str = "", sizes: Optional[Mapping[str, int]] = 
         message = "workload.inputs.values: %s has no %s" % (values, ", ".join(missing))
         raise AgentError("workload", message, "it has %s; save one array for each input" % (", ".join(sorted(given)) or "none"))
     return {put.name: given[put.name] for put in puts}
+
+
+def _list_puts(model: Any) -> List[Any]:
+    """Return the inputs of a graph; older files list the weights among them."""
+    weights = {weight.name for weight in model.graph.initializer}
+    return [put for put in model.graph.input if put.name not in weights]
+
+
+def _read_type(put: Any) -> torch.dtype:
+    """Return the element type of an input.
+
+    Raises:
+        AgentError: ``unsupported``: it is no tensor of numbers.
+    """
+    try:
+        array = graph.require("onnx.helper").tensor_dtype_to_np_dtype(put.type.tensor_type.elem_type)
+        return torch.from_numpy(graph.require("numpy").zeros(1, array)).dtype
+    except (KeyError, TypeError) as error:
+        message = "input %s of the graph is no tensor of numbers" % put.name
+        raise AgentError("unsupported", message, "text and sequences are prepared outside of the graph") from error
 
 
 def _read(path: str) -> Dict[str, torch.Tensor]:
@@ -238,7 +274,7 @@ def _draw(put: Any, sizes: Mapping[str, int], generator: torch.Generator) -> tor
             step = "'+workload.inputs.sizes={%s: 1}', or workload.inputs.values=inputs.npz" % name
             raise AgentError("workload", message, step)
         shape.append(int(size))
-    dtype = torch.from_numpy(graph.require("onnx.helper").tensor_dtype_to_np_dtype(kind.elem_type).type([0])).dtype
+    dtype = _read_type(put)
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(dtype)
     return torch.randint(0, _BELOW, shape, generator=generator).to(dtype)

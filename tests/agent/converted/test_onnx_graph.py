@@ -20,8 +20,8 @@ def save(path, *, epsilon=1e-5, activation="Gelu", scale=0.5, opset=20):
     drawn = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
     nodes = [
         helper.make_node("LayerNormalization", ["x", "w", "b"], ["/norm/out"], epsilon=epsilon),
-        helper.make_node("MatMul", ["/norm/out", "fc.weight"], ["/fc/MatMul_output_0"]),
-        helper.make_node(activation, ["/fc/MatMul_output_0"], ["/act"]),
+        helper.make_node("MatMul", ["/norm/out", "fc.weight"], ["/fc"]),
+        helper.make_node(activation, ["/fc"], ["/act"]),
         helper.make_node("Split", ["/act"], ["left", "right"], axis=-1, num_outputs=2),
         helper.make_node("Mul", ["left", "number"], ["/act/scaled"]),
         helper.make_node("Add", ["/act/scaled", "right"], ["y"]),
@@ -122,3 +122,57 @@ def test_the_node_that_computes_something_else_is_named(upgrade, changes, operat
     assert links["upgrade"]["state"] == "broken"
     assert [[node["operator"] for node in fault["nodes"]] for fault in links["upgrade"]["faults"]] == [[operator]]
     assert result.start == start
+
+
+def write(path, nodes, kind=TensorProto.FLOAT, shape=(2,), output="y"):
+    """Write a graph from `x` to an output; return the path."""
+    ends = [helper.make_tensor_value_info(name, kind, list(shape)) for name in ("x", output)]
+    numbers = [numpy_helper.from_array(np.ones((3, 2), np.float32), "w"), numpy_helper.from_array(np.float32(0), "zero")]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], numbers), ir_version=9), path)
+    return str(path)
+
+
+def test_a_branch_reads_what_is_outside_of_it_and_a_name_of_modules_is_written_otherwise(tmp_path):
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("twice", "halved")]
+    branches = [
+        helper.make_graph([helper.make_node("Add", ["x", "x"], ["twice"])], "then", [], ends[:1]),
+        helper.make_graph([helper.make_node("Sub", ["x", "x"], ["halved"])], "else", [], ends[1:]),
+    ]
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["positive"]),
+        helper.make_node("If", ["positive"], ["training"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    model = onnx_graph.load(file=write(tmp_path / "if.onnx", nodes, output="training"))
+    assert model(x=torch.ones(2))["training"].tolist() == [2, 2]
+    assert model(x=-torch.ones(2))["training"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kind", "given", "said"),
+    [
+        ([helper.make_node("Neg", ["x"], ["y"])], TensorProto.FLOAT, {"z": torch.ones(2)}, "was not given x"),
+        ([helper.make_node("Identity", ["x"], ["y"])], TensorProto.STRING, {}, "input x of the graph is no tensor of numbers"),
+        (
+            [helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BFLOAT16), helper.make_node("Cast", ["b"], ["y"], to=1)],
+            TensorProto.FLOAT,
+            {"x": torch.ones(2)},
+            r"node of b \(Cast\) cannot be computed",
+        ),
+        (
+            [helper.make_node("SplitToSequence", ["x"], ["s"]), helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0)],
+            TensorProto.FLOAT,
+            {"x": torch.ones(2)},
+            r"node of s \(SplitToSequence\) cannot be computed",
+        ),
+        ([helper.make_node("MatMul", ["x", "w"], ["y"])], TensorProto.FLOAT, {"x": torch.ones(2)}, r"node of y \(MatMul\)"),
+    ],
+)
+def test_what_cannot_be_computed_is_named(tmp_path, nodes, kind, given, said):
+    with pytest.raises(AgentError, match=said):
+        onnx_graph.load(file=write(tmp_path / "odd.onnx", nodes, kind))(**given)
+
+
+def test_floating_point_goes_in_as_the_graph_declares_it(tmp_path):
+    file = write(tmp_path / "half.onnx", [helper.make_node("Neg", ["x"], ["y"])], TensorProto.FLOAT16)
+    assert onnx_graph.load(file=file)(x=torch.ones(2))["y"].dtype == torch.float16
