@@ -117,7 +117,14 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
 
 
 def find_missing_workload(config: RunConfig) -> PathProblems:
-    """Yield what is missing before a side can run: something to run, or a dump of its own."""
+    """Yield what is missing before a side can run: something to run, or a dump of its own; of a scan alone its tree."""
+    if config.stages != ("scan",):
+        yield from _find_missing_sides(config)
+    elif not config.scan.tree:
+        yield ("scan", "tree"), "is missing, and the recipe asks for it: scan.tree=FOLDER"
+
+
+def _find_missing_sides(config: RunConfig) -> PathProblems:
     dumps = [os.path.abspath(os.path.expanduser(side.dump)) for side in (config.reference, config.target) if side.dump]  # noqa: PTH100, PTH111  Path refuses some texts
     if len(dumps) != len(set(dumps)):
         yield ("target", "dump"), "is the dump of the reference too: a dump always agrees with itself"
@@ -183,6 +190,8 @@ def find_missing_files(config: RunConfig) -> PathProblems:
             yield from _check_side(name, side)
     if any(not side.dump and not side.log for _, side in here) and not any(side.launcher for _, side in here):
         yield from _check_workload(config)
+    if config.scan.tree:
+        yield from _check_path(("scan", "tree"), config.scan.tree, _ANY, "the folder of a source tree")
     if config.operators.against:
         yield from _check_path(
             ("operators", "against"), config.operators.against, _FILE, "a copy of a run's public/operators.json"

@@ -620,6 +620,18 @@ class Operators:
 
 
 @dataclass(frozen=True)
+class Scan:
+    """A source tree that is searched for what ties it to CUDA (docs/migration-scan.md)."""
+
+    tree: str = key(
+        "",
+        "Folder of the source tree. Recipe `migration_scan` asks for it; beside a comparison, its findings name what was found "
+        "at their lines.",
+        "training",
+    )
+
+
+@dataclass(frozen=True)
 class Report:
     """What the report shows first, and in which formats it is written."""
 
@@ -736,6 +748,7 @@ class RunConfig:
         "[PF214, suspects_on_cpu]",
     )
     operators: Operators = field(default_factory=Operators)
+    scan: Scan = field(default_factory=Scan)
     report: Report = field(default_factory=Report)
     emulate: Emulate = field(default_factory=Emulate)
     executor: Executor = field(default_factory=Executor)

@@ -23,6 +23,7 @@ from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report import unjudged, wording
 from precflow.report.ci import format_outcome
 from precflow.report.highlights import find_furthest_row
+from precflow.report.screens.scan import show_scan
 from precflow.report.tables import refuse_missing
 from precflow.report.terminal import count_columns, render_summary
 from precflow.run import at_once, progress, publication, steps
@@ -33,7 +34,7 @@ from precflow.run.manifest import Manifest, RunEntry
 from precflow.run.steps import Agenda
 from precflow.run.store import Sealed, mark_used
 from precflow.sides.launch import Agents
-from precflow.stages import as_is, curves, noise
+from precflow.stages import as_is, curves, noise, scan
 from precflow.stages.artifacts import cache_reads, read_plain
 from precflow.stages.commands import command_for_side
 from precflow.stages.dump import is_given
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from precflow.config.composition import Composed
 
 
+_SCAN_PLACES = 20  # of each weight, on the screen
 _NOTABLE_BYTES = 10_000_000  # what takes time to move; the rest is moved without a line about it
 _FORGONE = {
     noise.KIND: "the store has no noise floor of this reference: fixed limits apply",
@@ -259,6 +261,8 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
 
 def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
     """Publish the report and print how the run ended; ``kept``: the seconds of a run that computed nothing, else ``None``."""
+    if set(done) == {scan.NAME}:
+        return _close_scan(where, done[scan.NAME])
     if "judge" not in done and curves.NAME not in done:
         dumps = [sealed for name, sealed in done.items() if name.startswith("dump.")]
         place = where.remote.url if where.remote else ""
@@ -309,6 +313,20 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
         say(f"\n scope of the second pass   {done[region.NAME].folder / region.SCOPE_FILE}")
         say("\n".join(line for side in due for line in _describe_continuation(job, side)))
     return outcome
+
+
+def _close_scan(where: steps.RunFolder, sealed: Sealed) -> Outcome:
+    """Publish a scan that was all of a run, and print it."""
+    shown, found = publication.publish(where.folder, sealed.folder), scan.read_scan({scan.NAME: sealed.folder})
+    assert found is not None
+    code, paper = scan.find_exit_code(found), show_scan(found, limit=_SCAN_PLACES)
+    paper.line()
+    paper.fact("report", str(shown))
+    patch = (where.folder / scan.PUBLIC / scan.PATCH).absolute()
+    paper.fact("patch", f"in the tree:  git apply {patch}" if found.mended else "")
+    paper.line(f"exit {code}")
+    say(paper.render(ascii_only=not is_unicode(sys.stderr)))
+    return Outcome(None, code, where.folder, sealed.folder)
 
 
 def _find_unjudged(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> unjudged.Unjudged:

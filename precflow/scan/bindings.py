@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 _COUNTS = ("torch.distributed.get_rank", "torch.cuda.current_device", "torch.cuda.device_count")
@@ -39,11 +40,11 @@ class Bindings:
         return ".".join([self.modules[node.id], *reversed(attributes)]), nodes[::-1]
 
 
-def bind(tree: ast.Module) -> Bindings:
-    """Return what the names of a source stand for."""
-    bindings, bound, others = Bindings(), set[str](), set[str]()
-    for node in ast.walk(tree):
-        bound |= set(_list_bound(node))
+def bind(nodes: Sequence[ast.AST]) -> Bindings:
+    """Return what the names of a source stand for, by all nodes of its syntax tree."""
+    bindings, bound = Bindings(), set[str]()
+    for node in nodes:
+        bound.update(_list_bound(node))
         if isinstance(node, ast.Import):
             for name in node.names:
                 known = name.asname or name.name.partition(".")[0]
@@ -57,21 +58,18 @@ def bind(tree: ast.Module) -> Bindings:
     if "torch" not in bound:  # a star import may bring it
         bindings.modules.setdefault("torch", "torch")
         bindings.plain.add("torch")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
-            (bindings.numbers if _is_number(node.value, bindings) else others).update(names)
-    assigned = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    plain = [
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
-    arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    bindings.numbers -= others | arguments | {name for name in bindings.numbers if assigned.count(name) > plain.count(name)}
+    bindings.numbers = _find_numbers(nodes, bindings)
     return bindings
+
+
+def _find_numbers(nodes: Sequence[ast.AST], bindings: Bindings) -> set[str]:
+    """Return the names that are bound by plain assignments of whole numbers, and in no other way."""
+    bound, numbers = Counter[str](), Counter[str]()
+    for node in nodes:
+        bound.update(_list_bound(node))
+        if isinstance(node, ast.Assign) and _is_number(node.value, bindings):
+            numbers.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return {name for name, count in numbers.items() if count == bound[name]}
 
 
 def _is_number(value: ast.expr, bindings: Bindings) -> bool:

@@ -80,6 +80,11 @@ class ScanResult:
         """What does not run there and no patch mends."""
         return [finding for finding in self.of_weight(STOPS) if not finding.patched]
 
+    @property
+    def mended(self) -> int:
+        """How many findings the patch mends."""
+        return sum(finding.patched for finding in self.findings)
+
     def count_kinds(self) -> list[tuple[str, str, int, int]]:
         """Return kind, weight, number of findings, and of those that the patch mends; the most weighty first."""
         found = Counter((finding.weight, finding.kind) for finding in self.findings)

@@ -90,30 +90,40 @@ class _Match:
     guarded: bool = False
 
 
+def _list_nodes(tree: ast.Module) -> tuple[list[ast.AST], dict[ast.AST, ast.AST]]:
+    """Return all nodes, and of each but the tree itself the one that it is in."""
+    nodes, parents = list[ast.AST]([tree]), dict[ast.AST, ast.AST]()
+    for node in nodes:  # grows on the way
+        for child in ast.iter_child_nodes(node):
+            parents[child] = node
+            nodes.append(child)
+    return nodes, parents
+
+
 class _Scanner:
     """Walks one syntax tree."""
 
     def __init__(self, tree: ast.Module, source: bytes, index: Index, *, setup: bool) -> None:
-        self._tree, self._source, self._index, self._setup = tree, source, index, setup
+        self._source, self._index, self._setup = source, index, setup
         # Python counts lines by these three, and not by form feeds as str.splitlines() does.
         self._starts = [0]
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._matches: list[_Match] = []
-        self._parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-        self._bindings = bind(tree)
+        self._nodes, self._parents = _list_nodes(tree)
+        self._bindings = bind(self._nodes)
         self._modules = self._bindings.modules
         self._mended: set[str] = set()  # names whose import is edited
         self._compared = {
-            self._span(each) for node in ast.walk(tree) if isinstance(node, ast.Compare) for each in _list_sides(node)
+            self._span(each) for node in self._nodes if isinstance(node, ast.Compare) for each in _list_sides(node)
         }
 
     def visit_all(self) -> None:
         """Look at every node, imports first: what they bring under its old name needs no edit where it is used."""
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self._visit_import(node)
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             if isinstance(node, ast.Attribute):
                 self._visit_attribute(node)
             elif isinstance(node, ast.Call):
@@ -514,6 +524,8 @@ def scan_with_import(text: str, index: Index, *, setup: bool = False) -> tuple[P
         SyntaxError: It cannot be parsed.
     """
     scanned = scan_source(text, index, setup=setup)
+    if not scanned.edits:
+        return scanned, ()
     edits: list[Edit] = list(scanned.edits)
     added = with_import(text, scanned, "torch_npu")
     if added is not None:

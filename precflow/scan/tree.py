@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import io
 import os
 import re
@@ -26,6 +27,7 @@ from precflow.scan.text import is_text, scan_file_name, scan_lines
 LARGEST = 4 << 20  # bytes of a source; what is larger was written by a program, or is data
 _LARGEST_NOTEBOOK = 64 << 20  # bytes; notebooks hold pictures
 _LEFT_OUT = frozenset(("node_modules", "__pycache__", "site-packages", "build", "dist"))
+_PYTHON, _NOTEBOOK = (".py", ".pyw"), ".ipynb"
 _BEGINS_BINARY = 8192  # bytes in which a NUL says that a file is no text
 _PYTHON2 = re.compile(r"^\s*(?:print\s+[\"'\w]|exec\s+[\"']|except\s+[\w.]+\s*,\s*\w+\s*:|raise\s+\w+\s*,)", re.MULTILINE)
 _TITLES = {"syntax": "cannot be parsed", "import": "torch_npu is not imported"}
@@ -57,7 +59,7 @@ def scan_tree(tree: Path, rules: RuleSet, *, advance: Callable[[int], None] = la
     """
     collected, index = _Collected(), Index(rules)
     root = tree if tree.is_dir() else tree.parent
-    for path in list_files(tree, collected.unread):
+    for path in list_files(tree, collected.unread, index):
         name = path.relative_to(root).as_posix()
         _scan_file(path, name, index, collected)
         advance(sum(collected.files.values()))
@@ -72,8 +74,30 @@ def scan_tree(tree: Path, rules: RuleSet, *, advance: Callable[[int], None] = la
     )
 
 
-def list_files(tree: Path, unread: dict[str, str]) -> Iterator[Path]:
-    """Yield the files of a tree in order of their names; what cannot be listed is noted in `unread`.
+def digest_tree(tree: Path, rules: RuleSet) -> str:
+    """Return 32 hex digits over the names of all files of a tree, and the bytes of those that a scan reads.
+
+    Raises:
+        StoreError: There is no such folder, or it cannot be listed.
+    """
+    index, hasher = Index(rules), hashlib.blake2b(digest_size=16)
+    for path in list_files(tree, {}, index):
+        name = path.relative_to(tree if tree.is_dir() else tree.parent).as_posix()
+        hasher.update(os.fsencode(name) + b"\0")
+        if _is_read(name, index):
+            try:
+                hasher.update(hashlib.blake2b(intake.read_bytes(path, _LARGEST_NOTEBOOK)).digest())
+            except (OSError, ValueError) as error:  # the scan says so of the file
+                hasher.update(type(error).__name__.encode())
+    return hasher.hexdigest()
+
+
+def _is_read(name: str, index: Index) -> bool:
+    return name.endswith((*_PYTHON, _NOTEBOOK)) or is_text(name, index)
+
+
+def list_files(tree: Path, unread: dict[str, str], index: Index) -> Iterator[Path]:
+    """Yield the files of a tree in order of their names; what would be read and cannot be is noted in `unread`.
 
     Raises:
         StoreError: There is no such folder, or it cannot be listed.
@@ -86,16 +110,16 @@ def list_files(tree: Path, unread: dict[str, str]) -> Iterator[Path]:
     except OSError as error:
         why = error.strerror if tree.exists() else "there is no such folder"
         raise StoreError(f"{tree} cannot be scanned: {why}", next_step="name the folder of a source tree") from error
-    yield from _list_entries(entries, tree.resolve(), tree, unread)
+    yield from _list_entries(entries, tree, unread, index)
 
 
-def _list_entries(entries: list[os.DirEntry[str]], root: Path, tree: Path, unread: dict[str, str]) -> Iterator[Path]:
+def _list_entries(entries: list[os.DirEntry[str]], tree: Path, unread: dict[str, str], index: Index) -> Iterator[Path]:
     for entry in entries:
         path = Path(entry.path)
         name = path.relative_to(tree).as_posix()
         if entry.is_symlink():
             # What it leads to inside of the tree is found there.
-            if not _stays_inside(path, root):
+            if (_is_read(name, index) or path.is_dir()) and not _stays_inside(path, tree.resolve()):
                 unread[name] = "is a link that leads out of the tree, or to nothing"
         elif entry.is_dir(follow_symlinks=False):
             if entry.name.startswith(".") or entry.name in _LEFT_OUT or (path / "pyvenv.cfg").is_file():
@@ -105,7 +129,7 @@ def _list_entries(entries: list[os.DirEntry[str]], root: Path, tree: Path, unrea
             except OSError as error:
                 unread[name] = f"cannot be listed: {error.strerror}"
                 continue
-            yield from _list_entries(inner, root, tree, unread)
+            yield from _list_entries(inner, tree, unread, index)
         else:
             yield path
 
@@ -121,8 +145,8 @@ def _scan_file(path: Path, name: str, index: Index, collected: _Collected) -> No
     """Scan one file, by what its name and its first line say that it is."""
     shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     collected.findings += [replace(finding, file=shown) for finding in scan_file_name(name, index)]
-    python, notebook = name.endswith((".py", ".pyw")), name.endswith(".ipynb")
-    if not (python or notebook or is_text(name, index)):
+    python, notebook = name.endswith(_PYTHON), name.endswith(_NOTEBOOK)
+    if not _is_read(name, index):
         return
     try:
         data = intake.read_bytes(path, _LARGEST_NOTEBOOK if notebook else LARGEST)

@@ -20,7 +20,7 @@ from precflow.report import tables
 from precflow.report.formats import FORMATS, write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel
-from precflow.stages import curves, golden, operators, whatif
+from precflow.stages import curves, golden, operators, scan, whatif
 from precflow.stages.advise import REPRO, read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import change_command, changes_nothing, describe_change, is_refused, look_command
@@ -66,7 +66,7 @@ def gather_model(job: Job, needs: Mapping[str, Path], *, detailed: bool = True) 
     return build_model(
         job,
         replace(comparison, region=region),
-        propose(job, apply_outcomes(read_findings(needs["advise"]), outcomes)),
+        scan.link(propose(job, apply_outcomes(read_findings(needs["advise"]), outcomes)), scan.read_scan(needs)),
         whatifs=outcomes,
         operators=operators.read_table(needs),
         golden=list_rows(golden.read_golden(needs), {one.record: one.name for one in comparison.measures}),
@@ -89,7 +89,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
         table = folder / PUBLIC / operators.TABLE_FILE
         write_value(table, model.operators)
         written = [*written, table]
-    written += _copy_patch(needs, folder / PUBLIC)
+    written += [*_copy_patch(needs, folder / PUBLIC), *_copy_scan(needs, folder / PUBLIC)]
     return StageResult(note=", ".join(path.name for path in written))
 
 
@@ -105,6 +105,17 @@ def _copy_patch(needs: Mapping[str, Path], folder: Path) -> list[Path]:
     for patch in filter(Path.is_file, made):
         return [Path(shutil.copyfile(patch, folder / DRAWS_PATCH))]
     return []
+
+
+def _copy_scan(needs: Mapping[str, Path], folder: Path) -> list[Path]:
+    """Copy the page and the patch of a scan, where a source tree was named."""
+    if scan.NAME not in needs:
+        return []
+    made = needs[scan.NAME] / scan.PUBLIC
+    return [
+        Path(shutil.copyfile(made / scan.PAGE, folder / "scan.html")),
+        Path(shutil.copyfile(made / scan.PATCH, folder / scan.PATCH)),
+    ]
 
 
 def _report_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -179,6 +190,7 @@ STAGE = Stage(
     name="report",
     place=270,
     reads=(
+        "scan",
         "dump",
         "curves",
         "compare",

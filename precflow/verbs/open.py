@@ -14,7 +14,7 @@ VERB = Verb(
 )
 
 _PAGE = "report.html"
-_STAGE = "report"
+_STAGES = ("report", "scan")  # the first of them that a run has made
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,7 +63,8 @@ def _find_report(place: str) -> Path:
     from precflow.run.publication import PUBLIC
 
     run = find_run(place)
-    sealed = run.find_instances().get(_STAGE)
+    made = run.find_instances()
+    sealed = next((made[stage] for stage in _STAGES if stage in made), None)
     page = sealed.folder / PUBLIC / _PAGE if sealed is not None else None
     if page is None or not page.is_file():
         raise StoreError(f"{run.name} wrote no page", next_step=f"write one:  {run.entry.command}")

@@ -147,13 +147,14 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_scanned(write, rules, tmp_p
     (tree / "link.py").symlink_to(tmp_path / "outside.py")
     (tree / "inside.py").symlink_to(tree / "good.py")
     (tree / "up").symlink_to(tmp_path)
-    (tree / "circle").symlink_to(tree / "circle")
+    (tree / "circle.py").symlink_to(tree / "circle.py")
+    (tree / "lib.so").symlink_to(tmp_path / "lib.so")
     os.mkfifo(tree / "pipe.py")
     (tree / "closed.py").write_text("x.cuda()\n", encoding="utf-8")
     (tree / "closed.py").chmod(0)
     result = scan_tree(tree, rules)
     closed = {"closed.py"} if os.geteuid() else set()  # root reads everything
-    unread = {"binary.py", "huge.py", "wrong.py", "a.ipynb", "b.ipynb", "link.py", "up", "circle", "pipe.py"} | closed
+    unread = {"binary.py", "huge.py", "wrong.py", "a.ipynb", "b.ipynb", "link.py", "up", "circle.py", "pipe.py"} | closed
     assert {*result.unread} == unread
     assert ("good.py:1", "device.method") in places(result)
     assert ("old.py:2", "syntax.python") in places(result)

@@ -1,0 +1,106 @@
+"""Stage ``scan``: what ties a source tree to CUDA, and a patch. Where ``scan.tree`` names a tree.
+
+Alone it is the recipe ``migration_scan``. Beside a comparison its findings stand at the lines where that finds an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from precflow import keys, resources
+from precflow.diagnosis.findings import Finding
+from precflow.files import write_bytes, write_text
+from precflow.report import scan as scan_report
+from precflow.scan.findings import Finding as Place
+from precflow.scan.findings import ScanResult
+from precflow.scan.rules import GROUP, load_rules
+from precflow.scan.tree import digest_tree, scan_tree
+from precflow.stages.artifacts import read_value, write_value
+from precflow.stages.job import Job, Stage, StageResult, is_chosen
+
+NAME = "scan"
+PUBLIC = "public"
+RESULT_FILE = "result.json"
+PAGE, PATCH = "report.html", "scan.patch"
+_SITE = re.compile(r"(?P<file>[^\s<]+):(?P<line>\d+)")  # model.py:12 in forward <- train.py:40 in main
+_MOST = 3  # findings of the scan that stand at one finding of the run
+
+
+def read_scan(needs: Mapping[str, Path]) -> ScanResult | None:
+    """Return the scan, without its patch; ``None`` without the stage."""
+    return read_value(needs[NAME] / RESULT_FILE, ScanResult) if NAME in needs else None
+
+
+def find_exit_code(scan: ScanResult) -> int:
+    """Return 1 if something is left to change that the patch does not do, else 0."""
+    return 1 if scan.by_hand else 0
+
+
+def link(findings: Sequence[Finding], scan: ScanResult | None) -> list[Finding]:
+    """Return the findings of a comparison with what the scan found at the line that each begins at."""
+    if scan is None:
+        return list(findings)
+    linked = []
+    for finding in findings:
+        found = list(_find_places(finding.site, scan))[:_MOST]
+        texts = tuple(("scan of this line", f"{place.place} {place.found}: {place.why} To do: {place.do}") for place in found)
+        linked.append(replace(finding, evidence=(*finding.evidence, *texts)))
+    return linked
+
+
+def _find_places(site: str, scan: ScanResult) -> list[Place]:
+    """Return what the scan found at the innermost line of a call site that has anything; names may be of the tree or below."""
+    for frame in _SITE.finditer(site):
+        file, line = frame["file"], int(frame["line"])
+        here = [place for place in scan.findings if place.line <= line <= place.end_line and _is_same_file(place.file, file)]
+        if here:
+            return here
+    return []
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Tell whether two names end alike: one may be of the tree, and the other of a folder in it or around it.
+
+    >>> _is_same_file("src/model.py", "model.py"), _is_same_file("a_model.py", "model.py")
+    (True, False)
+    """
+    return f"/{one}".endswith(f"/{other}") or f"/{other}".endswith(f"/{one}")
+
+
+def _declare(job: Job) -> Mapping[str, Any]:
+    rules = load_rules(job.team.get(GROUP, ()))
+    return {
+        "tree": digest_tree(Path(job.config.scan.tree).expanduser(), rules),
+        "rules": [keys.file_digest(folder) for folder in (*job.team.get(GROUP, ()), resources.directory("conf") / GROUP)],
+        "templates": keys.file_digest(resources.directory("templates")),
+    }
+
+
+def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    del needs
+    tree = Path(job.config.scan.tree).expanduser()
+    found = scan_tree(tree, load_rules(job.team.get(GROUP, ())), advance=lambda count: job.say(f"{count} files"))
+    scan, code = replace(found, tree=tree.resolve().name, patch=b""), 1 if found.by_hand else 0
+    write_value(folder / RESULT_FILE, scan)
+    (folder / PUBLIC).mkdir()
+    write_text(folder / PUBLIC / PAGE, scan_report.render_html(scan, code))
+    write_text(folder / PUBLIC / "scan.md", scan_report.render_markdown(scan, code))
+    write_text(folder / PUBLIC / "scan.json", json.dumps(scan_report.as_plain(scan, code), indent=1) + "\n")
+    write_bytes(folder / PUBLIC / PATCH, found.patch)
+    return StageResult(note=scan_report.describe_outcome(scan))
+
+
+STAGE = Stage(
+    name="scan",
+    place=5,
+    reads=(),
+    declare=_declare,
+    make=_make,
+    parts=lambda config: ("",) if config.scan.tree and is_chosen(config, NAME) else (),
+    without_records=True,
+)
