@@ -85,12 +85,16 @@ def scan_lines(text: str, name: str, index: Index, *, as_script: bool = False) -
         said = comment.sub(lambda found: " " * len(found[0].encode("utf-8", "surrogatepass")), line) if comment else line
         installing = bool(_INSTALLS.search(said)) or (installing and script)
         taken: list[tuple[int, int]] = []
+        named: set[str] = set()  # rules that have a finding in this line
         places = [(found, rule) for pattern, rule in (*expressions, *variables) for found in pattern.finditer(said)]
         for found, rule in sorted(places, key=lambda each: each[1].order):
             if any(begin < found.end() and found.start() < end for begin, end in taken):
                 continue
             taken.append(found.span())
             made = _replace_words(rule, found, said, start)
+            if not made and rule.id in named:
+                continue
+            named.add(rule.id)
             edits += made
             findings.append(_make(rule, number, found[0].strip(), patched=bool(made)))
         if requires or (installing and script):

@@ -102,7 +102,7 @@ def test_other_files_are_read_without_their_comments(write, rules):
     tree = write(
         {
             "kernel.cu": "__global__ void f() {}\n",
-            "op.cpp": "// #include <cuda.h>\n#include <ATen/cuda/CUDAContext.h>\n",
+            "op.cpp": "// #include <cuda.h>\n#include <ATen/cuda/CUDAContext.h>\nint x = cudaSetDevice(0);\n",
             "requirements.txt": "# xformers\nflash-attn>=2\ntorch==2.1.0+cu118\nnumpy\nmy-apex-tools\n",
             "setup.py": "from setuptools import setup\nsetup(install_requires=['bitsandbytes>=0.40', 'numpy'])\n",
             "Dockerfile": "FROM nvidia/cuda:12.1.0-base\nRUN pip install \\\n    xformers \\\n    numpy\nRUN echo triton\n",
@@ -118,6 +118,7 @@ def test_other_files_are_read_without_their_comments(write, rules):
         ("ds.json:1", "device.setting"),
         ("kernel.cu:1", "kernel.source"),
         ("op.cpp:2", "kernel.header"),
+        ("op.cpp:3", "kernel.cpp"),
         ("requirements.txt:2", "library.flash_attn"),
         ("requirements.txt:3", "script.cuda_build"),
         ("setup.py:2", "library.bitsandbytes"),
