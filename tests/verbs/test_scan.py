@@ -55,6 +55,7 @@ def test_page_markdown_and_json_show_every_finding_and_no_markup_of_the_tree(tre
     assert {finding["rule"] for finding in answer["findings"]} >= {"distributed.data_parallel", "randomness.dropout"}
     for text in (page, markdown):
         assert text.count("DataParallel") >= 1
+        assert "1 to change by hand, " in text
         assert "train.py" in text.replace("<wbr>", "")
         assert "<b>x" not in text
     assert "<script" not in page
