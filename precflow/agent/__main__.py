@@ -27,7 +27,7 @@ USAGE = """precflow-agent %s: runs one side's workload and writes its dump
 Needs Python 3.8+ and torch 2.1+, nothing else. Progress is on stdout as JSON lines, text for people on stderr.
 Leaves with 0, or with 2 where something could not be done.""" % (__version__,)
 
-_WITHOUT_USER_CODE = ("environment", "evaluate")  # actions
+_WITHOUT_USER_CODE = ("environment", "machine", "evaluate")  # actions
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Tuple
 
 from precflow.agent.contract import FACTS_FILE
 from precflow.agent.failures import AgentError
@@ -30,6 +30,9 @@ def run(request: Request, events: Events) -> None:
     """
     if not os.path.isdir(request.output):
         raise AgentError("bad_request", "output %r is not a folder; it must exist" % request.output)
+    if request.action == "machine":
+        _write_facts(request, _describe_machine(request, events))
+        return
     import_torch(events)
     if request.action == "rehearse":  # runs without values, so it needs no device
         from precflow.agent.session.rehearse import rehearse
@@ -41,14 +44,13 @@ def run(request: Request, events: Events) -> None:
 
         evaluate(request, events)
         return
-    from precflow.agent.devices.choose import choose
-
     with events.time_part("device", "starting the device"):
-        device = choose(request.device, ci=request.ci, side=request.side)
-        where = _start_device(request, device)
+        device, where = _choose_device(request)
     events.report_progress("device", "%s of %s" % (device.kind, ", ".join(request.device)))
     if request.action == "environment":
-        _write_facts(request, device)
+        from precflow.agent.session import environment
+
+        _write_facts(request, environment.collect(device))
         return
     from precflow.agent.capture.wrappers import compile_nothing
 
@@ -83,6 +85,9 @@ def import_torch(events: Events) -> None:
         except ImportError as error:
             message = "this interpreter cannot import torch: %s" % error
             raise AgentError("workload", message, "pip install 'torch>=2.1' there") from error
+        except RuntimeError as error:  # torch imports what is installed beside it, such as torch_npu without its libraries
+            reason = "%s (%s)" % (str(error).splitlines()[0], error.__cause__) if error.__cause__ else str(error)
+            raise AgentError("workload", "torch does not load here: %s" % reason) from error
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < OLDEST_TORCH:
         raise AgentError("unsupported", "torch %s is too old; expected 2.1 or newer" % torch.__version__)
@@ -118,6 +123,31 @@ def _run_workload(request: Request, device: Device, where: torch.device, events:
         dump(request, device, where, events)
 
 
+def _choose_device(request: Request) -> Tuple[Device, torch.device]:
+    from precflow.agent.devices.choose import choose
+
+    device = choose(request.device, ci=request.ci, side=request.side)
+    return device, _start_device(request, device)
+
+
+def _describe_machine(request: Request, events: Events) -> Dict[str, Any]:
+    """Return the facts of this side and the state of its machine.
+
+    That torch does not load, or that no device can be used, is a fact too: ``refused``, with the facts that there are without.
+    """
+    from precflow.agent.session import environment, machine
+
+    refused: Dict[str, str] = {}
+    facts: Dict[str, Any] = {}
+    try:
+        import_torch(events)
+        facts = environment.collect(_choose_device(request)[0])
+    except AgentError as error:
+        refused = {"message": error.message, "next_step": error.next_step}
+    facts = facts or environment.collect(None)
+    return {**facts, "machine": machine.collect(request.output, started=not refused), "refused": refused}
+
+
 def _start_device(request: Request, device: Device) -> torch.device:
     """Start the device, then set faults, switches and seeds; return torch's name for the device.
 
@@ -134,13 +164,12 @@ def _start_device(request: Request, device: Device) -> torch.device:
     return where
 
 
-def _write_facts(request: Request, device: Device) -> None:
+def _write_facts(request: Request, facts: Mapping[str, Any]) -> None:
     from precflow.agent.dump.step_files import write_json
-    from precflow.agent.session import environment
 
     path = os.path.join(request.output, FACTS_FILE)
     try:
-        write_json(path, environment.collect(device))
+        write_json(path, facts)
     except OSError as error:
         raise AgentError(
             "disk_full" if error.errno == errno.ENOSPC else "unwritable", "cannot write %s: %s" % (path, error.strerror)

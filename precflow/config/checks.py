@@ -209,6 +209,7 @@ def _check_versions(config: RunConfig) -> PathProblems:
         (("about", "needs"), config.about.needs),
         (("environment", "require", "torch"), require.torch),
         (("environment", "require", "python"), require.python),
+        *((("environment", "require", "versions", name), wanted) for name, wanted in require.versions.items()),
     ):
         try:
             wanted = SpecifierSet(text)

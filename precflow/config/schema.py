@@ -66,6 +66,21 @@ class About:
     )
 
 
+CHECKS = (  # rows of `precflow doctor` that a recipe may require to be right
+    "matching_table",
+    "known_issues",
+    "toolkit",
+    "devices",
+    "visible_devices",
+    "ports",
+    "disk",
+    "locale",
+    "clock",
+    "build_tools",
+    "variables",
+)
+
+
 @dataclass(frozen=True)
 class Requirements:
     """What must hold before anything is computed; not met is exit code 2."""
@@ -73,6 +88,20 @@ class Requirements:
     free_disk: Bytes = key(Bytes(0), "Room that must be free on the disk of the store before a side is recorded.", "20GB")
     torch: str = key("", "Versions of torch that a side may have.", '">=2.1"')
     python: str = key("", "Versions of Python that a side's interpreter may have.", '">=3.9,<3.13"')
+    versions: Mapping[str, str] = key(
+        {},
+        "Versions of anything else that a side may have, by its name: an installed package, `cann`, `cuda`, `cudnn`, "
+        "`ascend-driver`, `ascend-firmware`, `nvidia-driver`.",
+        '{cann: ">=8.5", transformers: ">=4.40,<5"}',
+    )
+    device_memory: Bytes = key(Bytes(0), "Memory of the device that must be free.", "40GB")
+    shared_memory: Bytes = key(Bytes(0), "Room that must be free in /dev/shm.", "8GB")
+    checks: tuple[str, ...] = key(
+        (),
+        "Checks that a side must pass, by what `precflow doctor` calls them. What could not be told has not passed, and a side "
+        "with any known issue has not passed `known_issues`.",
+        "[matching_table, toolkit, devices]",
+    )
 
 
 SAME_AT_START = ("weights", "inputs")  # what both sides start from, unless somebody says that it differs on purpose

@@ -18,7 +18,8 @@ from precflow.config.suggestions import find_near
 from precflow.errors import ConfigError, Problem
 
 GROUPS = ("capture", "executor", "recipe", "emulate", "site")  # in the order in which they are laid over each other
-DATA_GROUPS = ("standard", "rule", "whatif", "scan")  # files that stages read; nothing is laid over them
+# Files that stages and verbs read; nothing is laid over them.
+DATA_GROUPS = ("standard", "rule", "whatif", "scan", "known_issue", "compatibility")
 MACHINE_GROUPS = ("site", "executor")  # their files decide what runs on a machine, so a folder of recipes brings none
 OPEN_GROUPS = ("recipe", "site")  # their files say `# @package _global_`, or nothing
 SHIPPED = "precflow"  # the origin of what comes with precflow
@@ -66,9 +67,9 @@ def list_folders(config_dirs: Sequence[Path] = ()) -> tuple[SearchFolder, ...]:
     """Return all folders in the order in which they are searched.
 
     Args:
-        config_dirs: What ``--config-dir`` named: trees with ``recipes/``, ``site/``, ``capture/``, ``emulate/``, ``executor/``,
-            ``standard/``, ``rule/``, ``whatif/``, ``scan/``. A folder of ``PRECFLOW_RECIPES`` that has such folders is a tree
-            too, but for what belongs to a machine: a folder of recipes brings no sites and no executors.
+        config_dirs: What ``--config-dir`` named: trees with ``recipes/`` and folders of groups, such as ``site/`` or ``rule/``.
+            A folder of ``PRECFLOW_RECIPES`` that has such folders is a tree too, but for what belongs to a machine: a folder of
+            recipes brings no sites and no executors.
 
     Raises:
         ConfigError: A folder that was named does not exist.

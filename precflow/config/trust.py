@@ -43,7 +43,7 @@ _CONVERSION = "runtime exporter opset optimise provider keep_float32"
 RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything below a key. A recipe may set no other key
     "about": "title owner needs asks.*",
     "environment": "same",
-    "environment.require": "free_disk torch python",
+    "environment.require": "free_disk torch python versions.* device_memory shared_memory checks",
     "workload": "model.* inputs.* loss.* optimizer.* learning_rate mode parts arguments.* compile evaluation stop_early files",
     "reference": _SIDE,
     "reference.mixed_precision": _MIXED_PRECISION,

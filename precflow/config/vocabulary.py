@@ -28,7 +28,7 @@ from precflow.agent.contract import (
     WEIGHTS_CHOICES,
     WHEN_NEEDED,
 )
-from precflow.config.schema import SIDES
+from precflow.config.schema import CHECKS, SIDES
 from precflow.config.sections import standards
 from precflow.metrics import LIMITED, METRICS
 
@@ -49,6 +49,7 @@ _STAGE = re.compile(r'^STAGE = Stage\(\s*name="([a-z_]+)[^"]*",\s*place=(\d+),',
 WORDS = {
     "Workload.mode": ("eval", "train"),
     "Workload.compile": ("eager", "kept"),
+    "Requirements.checks": CHECKS,
     "Side.migration": ("", "transfer_to_npu"),
     "Side.device": DEVICE_KINDS,
     "Side.dtype": _DTYPES,

@@ -175,6 +175,11 @@ def environment_request(config: RunConfig, side: str, output: Path, *, ci: bool)
     return {**_common(config, side, output, ci=ci), "action": "environment"}
 
 
+def machine_request(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str, Any]:
+    """Return the request for the environment of a side and the state of its machine, which is answered without a device too."""
+    return {**_common(config, side, output, ci=ci), "action": "machine"}
+
+
 def dump_request(  # noqa: PLR0913  each is a fact of its own, and all but three go by name
     config: RunConfig,
     side: str,

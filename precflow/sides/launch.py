@@ -55,6 +55,7 @@ _NEXT_STEPS = {
 }
 _RESULT_FILES = {
     "environment": FACTS_FILE,
+    "machine": FACTS_FILE,
     "dump": HEADER_FILE,
     "plain": PLAIN_FILE % 0,
     "as_is": AS_IS_FILE % 0,

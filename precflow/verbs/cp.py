@@ -61,6 +61,8 @@ def describe_next_command(group: str, file: Path) -> str:
     # --config-dir takes the folder above `standard/` or `standards/`. Rules of such a folder always apply, so no override
     # chooses them.
     root = file.parent.parent if file.parent.name in (group, f"{group}s") else file.parent
+    if group in {"known_issue", "compatibility"}:
+        return f"precflow doctor --config-dir {shlex.quote(str(root))}"
     if group == "scan":
         return f"precflow scan TREE --config-dir {shlex.quote(str(root))}"
     chosen = {"standard": f"tolerance.standards=[{file.stem}]", "rule": "", "whatif": f"whatif={file.stem}"}.get(

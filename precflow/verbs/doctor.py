@@ -1,4 +1,7 @@
-"""``precflow doctor``: show what this machine is, which devices can be a side, and what has to be fixed. Runs no recipe."""
+"""``precflow doctor``: show what this machine is, which devices can be a side, and what has to be fixed. Runs no recipe.
+
+What it says of a side is what recipe ``environment_check`` says of it: both ask ``precflow/stages/side_check.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,34 +20,19 @@ from typing import TYPE_CHECKING, Any
 from precflow.agent.contract import DEVICE_KINDS
 from precflow.config.schema import RunConfig, Side
 from precflow.config.sections.store_address import is_address
+from precflow.environment.checks import Row, count_problems
 from precflow.errors import PrecflowError, SideError
 from precflow.verbs import Verb, compose_site, make_parser, print_json, say
 
 if TYPE_CHECKING:
     from precflow.run.remote.filesystem import Address
     from precflow.sides.launch import Agents
+    from precflow.stages.side_check import Ask, Knowledge
 
 VERB = Verb(160, "this machine: what can be a side, and what is wrong", "doctor", other_words=("env", "environment", "devices"))
 
 _NODES = {"cuda": "nvidia", "npu": "davinci"}  # kind of device -> start of its names in /dev: nvidia0, davinci0
 _PATIENCE = 120.0  # seconds for an interpreter to import torch
-
-
-@dataclass(frozen=True)
-class Row:
-    """The result of one check.
-
-    Attributes:
-        topic: First column.
-        text: What was found.
-        problem: Whether it has to be fixed.
-        fix: How to fix it; ``""`` if there is nothing to fix, or no known way.
-    """
-
-    topic: str
-    text: str
-    problem: bool = False
-    fix: str = ""
 
 
 Probe = Callable[[RunConfig, str], Mapping[str, Any]]
@@ -59,11 +47,15 @@ def main(arguments: Sequence[str]) -> int:
     options = make_parser("doctor", "[+site=NAME]")
     options.add_argument("words", nargs="*", metavar="+site=NAME", help="look at the interpreters and the store of a site too")
     chosen = options.parse_args(arguments)
+    from precflow.config.search_path import DATA_GROUPS, list_folders, team_folders
     from precflow.sides.launch import Agents
+    from precflow.stages.side_check import Knowledge, ask_machine
 
     config = compose_site(chosen.words, chosen.config_dir)
+    within = list_folders(chosen.config_dir)
+    knowledge = Knowledge.load({group: team_folders(group, within) for group in DATA_GROUPS})
     with closing(Agents()) as agents:
-        rows = examine(config, partial(probe, agents=agents))
+        rows = examine(config, partial(probe, agents=agents), partial(ask_machine, agents=agents), knowledge)
     problems = sum(row.problem for row in rows)
     if chosen.json:
         print_json({"rows": [asdict(row) for row in rows], "problems": problems})
@@ -72,12 +64,14 @@ def main(arguments: Sequence[str]) -> int:
     return 2 if problems else 0
 
 
-def examine(config: RunConfig, ask: Probe) -> list[Row]:
+def examine(config: RunConfig, ask: Probe, ask_machine: Ask, knowledge: Knowledge) -> list[Row]:
     """Run all checks and return their results.
 
     Args:
         config: The interpreters, variables and store to check, from a site file.
         ask: Returns the facts of a side (see :func:`probe`); raises SideError if this machine cannot run it.
+        ask_machine: Asks a side for the state of its machine too.
+        knowledge: What is published about versions.
     """
     # Sides with an interpreter of their own; if both have the same one, only the reference, which is written last.
     by_interpreter = {_get_side(config, name).interpreter: name for name in ("target", "reference")}
@@ -86,17 +80,16 @@ def examine(config: RunConfig, ask: Probe) -> list[Row]:
     # of them busy at a time, not more.
     with ThreadPoolExecutor(max_workers=1) as pool:
         interpreters = pool.map(lambda name: _check_interpreter(config, name, ask), names)
-        matches = pool.submit(_check_torch_npu, config)
         devices = [_check_device(config, name, ask) for name in DEVICE_KINDS]
+        sides = list(_check_sides(config, ask_machine, knowledge))
     system = platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
     libc = " ".join(platform.libc_ver())
     words = [platform.machine(), f"{os.cpu_count()} processors", system, libc, f"Python {platform.python_version()}"]
     return [
         Row("this machine", ", ".join(word for word in words if word.strip())),
         *devices,
-        *matches.result(),
         *interpreters,
-        *_check_variables(config),
+        *sides,
         _check_store(config),
     ]
 
@@ -133,12 +126,10 @@ def screen(rows: Sequence[Row]) -> str:
     lines, last = [], ""
     for row in rows:
         topic = "" if row.topic == last else row.topic
-        lines.append(f" {topic:<{width}}  {'✗ ' if row.problem else ''}{row.text}")
+        lines.append(f" {topic:<{width}}  {f'{row.mark} ' if row.mark else ''}{row.text}")
         lines += [f" {'':<{width}}    {row.fix}"] if row.fix else []
         last = row.topic
-    problems = sum(row.problem for row in rows)
-    last_line = f"{problems} thing{'s' if problems > 1 else ''} to fix" if problems else "nothing to fix"
-    return "\n".join([*lines, f" {last_line}"]) + "\n"
+    return "\n".join([*lines, f" {count_problems(rows)}"]) + "\n"
 
 
 def _get_side(config: RunConfig, name: str) -> Side:
@@ -177,50 +168,17 @@ def _check_interpreter(config: RunConfig, name: str, ask: Probe) -> Row:
     return Row("interpreter", f"{side.interpreter}   {versions}   can be a side")
 
 
-def _check_torch_npu(config: RunConfig) -> list[Row]:
-    """Check for each side that torch_npu, if installed, fits the installed torch."""
-    from precflow.sides.interpreter import take_fingerprint
+def _check_sides(config: RunConfig, ask: Ask, knowledge: Knowledge) -> Iterator[Row]:
+    """Check both sides, or one if they run in the same way; a row that both have, such as the disk's, is shown once."""
+    from precflow.stages.side_check import check_side
 
-    rows = []
-    sides = [_get_side(config, name) for name in ("reference", "target")]
-    for side in sides if sides[0] != sides[1] else sides[:1]:
-        try:
-            packages = take_fingerprint(side)["packages"]
-        except SideError:
-            continue  # the row of the interpreter reports it
-        rows += matching(packages)
-    return list(dict.fromkeys(rows))
-
-
-def matching(packages: Mapping[str, str]) -> list[Row]:
-    """Return a row that says whether torch and torch_npu fit together; no row if torch_npu is not installed.
-
-    >>> matching({"torch": "2.6.0", "torch-npu": "2.6.0.post5"})
-    [Row(topic='matching table', text='torch_npu 2.6.0.post5 belongs to torch 2.6.0', problem=False, fix='')]
-    """
-    here, npu = packages.get("torch", ""), packages.get("torch-npu", "")
-    if not npu:
-        return []
-    # torch_npu has the version of its torch with its own releases behind it: 2.6.0rc1 and 2.6.0.post5 need torch 2.6.0.
-    wanted = npu.partition(".post")[0].partition("rc")[0]
-    if here.partition("+")[0] != wanted:
-        text = f"torch_npu {npu} belongs to torch {wanted}; found torch {here or '(none)'}"
-        return [Row("matching table", text, problem=True, fix=f"pip install torch=={wanted}, or the torch_npu of torch {here}")]
-    if "+cu" in here:
-        text = f"torch {here} is a CUDA build and torch_npu {npu} is beside it"
-        return [Row("matching table", text, problem=True, fix=f"install the CPU build of torch {wanted}")]
-    return [Row("matching table", f"torch_npu {npu} belongs to torch {wanted}")]
-
-
-def _check_variables(config: RunConfig) -> list[Row]:
-    from precflow.environment.variables import find_misspelt
-
-    given = {**config.reference.variables, **config.target.variables}
-    misspelt = find_misspelt({**os.environ, **given})
-    rows = [
-        Row("variables", problem.text, problem=True, fix=f"call it {problem.meant}, or take it away") for problem in misspelt
-    ]
-    return rows or [Row("variables", "no name looks misspelt")]
+    names = ("reference", "target") if config.reference != config.target else ("target",)
+    seen: set[Row] = set()
+    for name in names:
+        for row in check_side(config, name, ask, knowledge).rows:
+            if row not in seen and (row.topic != "side" or row.problem):  # the rows of the devices have said the rest
+                seen.add(row)
+                yield row
 
 
 def _check_store(config: RunConfig) -> Row:

@@ -194,6 +194,8 @@ _GROUPS: Mapping[str, Callable[[str, Sequence[Path]], list[Entry]]] = {
     "rule": _list_files,
     "whatif": _list_files,
     "scan": _list_files,
+    "known_issue": _list_files,
+    "compatibility": _list_files,
 }
 
 

@@ -28,7 +28,7 @@ VERB = Verb(
 )
 
 _UNUSABLE = 2
-_OF_TEAMS = ("standard", "rule", "whatif", "scan", "emulate")
+_OF_TEAMS = ("standard", "rule", "whatif", "scan", "known_issue", "compatibility", "emulate")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Checked:
         problems: What makes it unusable. Without such, its expired accepted differences: a run would judge those records again.
         untrusted: It is unusable here only because it names code that is not trusted.
         warnings: What would not stop a run but is probably a mistake.
-        kind: ``recipe``, or ``file`` for a standard, a rule, a what-if or an emulated fault.
+        kind: ``recipe``, or ``file`` for any other.
     """
 
     title: str
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     started = time.monotonic()
     options = make_parser(
-        "validate", "[RECIPE|FILE|standard/NAME|rule/NAME|whatif/NAME|scan/NAME|emulate/NAME|+recipe=NAME key=value ...]"
+        "validate", f"[RECIPE|FILE|{'|'.join(f'{group}/NAME' for group in _OF_TEAMS)}|+recipe=NAME key=value ...]"
     )
     options.add_argument("words", nargs="*", metavar="RECIPE|FILE|key=value")
     chosen = options.parse_args(arguments)
@@ -110,9 +110,10 @@ def _select_files(words: Sequence[str], within: Sequence[SearchFolder]) -> tuple
 
 
 def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) -> Checked:
-    """Check one standard, rule, what-if or emulated fault of a team."""
+    """Check one file of a team that is no recipe."""
     from precflow.config import signatures
     from precflow.diagnosis.advice import rule_files, whatif_files
+    from precflow.environment import compatibility, known_issues
     from precflow.judgement import standards
     from precflow.scan import rules as scan_rules
 
@@ -130,6 +131,10 @@ def _check_file(place: SearchFolder, name: str, within: Sequence[SearchFolder]) 
             problems += whatif_files.check_file(file)[0]
         elif place.group == "scan":
             problems += scan_rules.check_file(file)[0]
+        elif place.group == "known_issue":
+            problems += known_issues.check_file(file)[0]
+        elif place.group == "compatibility":
+            problems += compatibility.check_file(file)[0]
         else:
             document = read(file, place.group, name)
             problems += [*document.problems, *trust.find_forbidden_text(document)]

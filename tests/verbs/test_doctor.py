@@ -6,10 +6,14 @@ from dataclasses import replace
 import pytest
 
 from precflow.config.schema import RunConfig, Side, Site
+from precflow.environment.checks import Row
 from precflow.errors import SideError, StoreError
 from precflow.sides import launch
+from precflow.stages.side_check import Asked, Knowledge
 from precflow.verbs import doctor
-from precflow.verbs.doctor import Row, examine, main, matching, screen
+from precflow.verbs.doctor import examine as examine_all
+from precflow.verbs.doctor import main, screen
+from tests.support.machines import healthy, make_facts
 
 
 def answer(config, name):
@@ -20,6 +24,16 @@ def answer(config, name):
             f"target: no device for target.device={device} here. {device}: none is built in\nmore", next_step="emulated"
         )
     return {"device": {"description": f"some {device}"}, "torch": {"version": "2.13.0"}, "python": {"version": "3.9.18"}}
+
+
+def answer_machine(config, name):
+    """A machine in order, whose packages no table and no issue names."""
+    side = getattr(config, name)
+    return Asked(make_facts(healthy(), variables=dict(side.variables)), now=None)
+
+
+def examine(config, ask, ask_machine=answer_machine):
+    return examine_all(config, ask, ask_machine, Knowledge((), ()))
 
 
 @pytest.fixture
@@ -46,6 +60,7 @@ def test_a_machine_without_accelerator_is_healthy(config):
         "npu: none (none is built in)",
     ]
     assert texts(rows, "variables") == ["no name looks misspelt"]
+    assert texts(rows, "clock")
 
 
 def test_a_cpu_that_is_no_side_has_to_be_put_right(config):
@@ -67,7 +82,7 @@ def test_an_accelerator_that_the_kernel_knows_should_work(config, monkeypatch):
 def test_a_misspelt_variable_of_the_machine_or_the_site_is_a_problem(config, monkeypatch):
     monkeypatch.setenv("HCCL_DETERMINISITIC", "true")
     site = replace(config, target=Side(variables={"ASCEND_LAUNCH_BLOKING": "1"}))
-    problems = [row.text for row in examine(site, answer) if row.problem]
+    problems = sorted(row.text for row in examine(site, answer) if row.problem)
     assert problems == [
         "ASCEND_LAUNCH_BLOKING is set, but nothing reads it: did you mean ASCEND_LAUNCH_BLOCKING?",
         "HCCL_DETERMINISITIC is set, but nothing reads it: did you mean HCCL_DETERMINISTIC?",
@@ -118,26 +133,6 @@ def test_a_store_behind_a_url_is_tried(config, tmp_path, monkeypatch):
     assert "s3://bucket/x refuses" in row.text
 
 
-@pytest.mark.parametrize(
-    ("packages", "problem", "words"),
-    [
-        ({"torch": "2.6.0", "torch-npu": "2.6.0.post5"}, False, "belongs to torch 2.6.0"),
-        ({"torch": "2.6.0+cpu", "torch-npu": "2.6.0rc1"}, False, "belongs to torch 2.6.0"),
-        ({"torch": "2.5.1", "torch-npu": "2.6.0.post5"}, True, "found torch 2.5.1"),
-        ({"torch-npu": "2.6.0"}, True, "found torch (none)"),
-        ({"torch": "2.6.0+cu124", "torch-npu": "2.6.0"}, True, "CUDA build"),
-    ],
-)
-def test_torch_and_torch_npu_belong_together(packages, problem, words):
-    (row,) = matching(packages)
-    assert row.problem is problem
-    assert words in row.text
-
-
-def test_without_torch_npu_there_is_nothing_to_match():
-    assert matching({"torch": "2.13.0"}) == []
-
-
 def test_the_screen_says_topics_once_and_counts():
     text = screen([Row("sides", "cpu: x"), Row("sides", "npu: none", problem=True, fix="install it"), Row("store", "fine")])
     assert text.splitlines() == [
@@ -151,16 +146,19 @@ def test_the_screen_says_topics_once_and_counts():
 
 @pytest.mark.parametrize(("problem", "code", "said"), [(False, 0, "nothing to fix"), (True, 2, "1 thing to fix")])
 def test_exit_code_and_last_line(monkeypatch, capsys, problem, code, said):
-    monkeypatch.setattr(doctor, "examine", lambda config, ask: [Row("store", "x", problem=problem)])
+    monkeypatch.setattr(doctor, "examine", lambda *_: [Row("store", "x", problem=problem)])
     assert main([]) == code
     assert capsys.readouterr().err.endswith(f" {said}\n")
 
 
 def test_json_goes_to_stdout(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "examine", lambda config, ask: [Row("store", "x", problem=True, fix="y")])
+    monkeypatch.setattr(doctor, "examine", lambda *_: [Row("store", "x", problem=True, fix="y")])
     assert main(["--json"]) == 2
     shown = json.loads(capsys.readouterr().out)
-    assert shown == {"rows": [{"topic": "store", "text": "x", "problem": True, "fix": "y"}], "problems": 1}
+    assert shown == {
+        "rows": [{"topic": "store", "text": "x", "problem": True, "fix": "y", "unknown": False}],
+        "problems": 1,
+    }
 
 
 def test_a_site_brings_its_interpreter_and_store(monkeypatch, tmp_path):
@@ -168,7 +166,7 @@ def test_a_site_brings_its_interpreter_and_store(monkeypatch, tmp_path):
     site = f"# @package _global_\n# A site.\n\nsite:\n  name: here\n  store: {tmp_path}/store\n"
     (tmp_path / "site" / "here.yaml").write_text(f"{site}\ntarget:\n  interpreter: /opt/python\n")
     seen = []
-    monkeypatch.setattr(doctor, "examine", lambda config, ask: seen.append(config) or [Row("store", "x")])
+    monkeypatch.setattr(doctor, "examine", lambda config, *_: seen.append(config) or [Row("store", "x")])
     assert main(["+site=here", "--config-dir", str(tmp_path)]) == 0
     assert seen[0].target.interpreter == "/opt/python"
     assert seen[0].site.store == f"{tmp_path}/store"

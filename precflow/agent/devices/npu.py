@@ -6,15 +6,10 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict
 
 from precflow.agent.devices.protocol import DeviceFacts
+from precflow.agent.session import machine
 
 if TYPE_CHECKING:
     import torch
-
-_VERSION_FILES = (  # where CANN writes its version, below ASCEND_HOME_PATH
-    "version.cfg",
-    "compiler/version.info",
-    "runtime/version.info",
-)
 
 
 class Npu:
@@ -67,7 +62,10 @@ def versions() -> Dict[str, str]:
     """Return the versions of ``torch_npu`` and, from the toolkit's own files, of CANN; ``unknown`` if no file says it."""
     import torch_npu
 
-    return {"torch_npu": str(getattr(torch_npu, "__version__", "unknown")), "cann": _cann_version()}
+    return {
+        "torch_npu": str(getattr(torch_npu, "__version__", "unknown")),
+        "cann": machine.read_cann(machine.find_toolkit(os.environ)),
+    }
 
 
 def switches(npu: Any) -> Dict[str, str]:
@@ -91,22 +89,6 @@ def _read(reader: Callable[[], Any]) -> str:
         return str(reader())
     except (AttributeError, RuntimeError, TypeError):  # write-only, or absent in this version
         return "unknown"
-
-
-def _cann_version() -> str:
-    home = (
-        os.environ.get("ASCEND_HOME_PATH") or os.environ.get("ASCEND_TOOLKIT_HOME") or "/usr/local/Ascend/ascend-toolkit/latest"
-    )
-    for name in _VERSION_FILES:  # which of them exist depends on the version of CANN and on what is installed
-        path = os.path.join(home, name)
-        if os.path.isfile(path):
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                for line in stream:  # Version=8.0.RC3, or runtime_running_version=[7.3.0.1:8.0.0] (8.0.0)
-                    key, _, value = line.partition("=")
-                    if "version" in key.lower() and value.strip():
-                        return value.strip().strip("[]").rpartition(":")[2]
-                return "unknown"
-    return "unknown"
 
 
 def _npu() -> Any:

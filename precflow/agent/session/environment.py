@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import sys
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from precflow.agent import redaction
 from precflow.agent.devices.protocol import Device
@@ -20,10 +20,9 @@ _HOMES = re.compile(r"/(?:home|Users)/[^/:\s]+")
 _NAME_OR_VERSION = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
-def collect(device: Device) -> Dict[str, Dict[str, Any]]:
-    """Return the facts of this process and of a started device, as two-level JSON data."""
+def collect(device: Optional[Device]) -> Dict[str, Dict[str, Any]]:
+    """Return the facts of this process and of a started device, as two-level JSON data; ``None``: of what needs no torch."""
     redaction.learn(os.environ)  # first: a secret of a variable may also stand in a path or in another variable below
-    device_facts = device.facts()
     sections: Dict[str, Dict[str, Any]] = {
         "system": {
             "os": _read_distribution(),
@@ -38,6 +37,16 @@ def collect(device: Device) -> Dict[str, Dict[str, Any]]:
             "implementation": platform.python_implementation(),
             "executable": hide_homes(sys.executable),
         },
+        **({} if device is None else _describe_device(device)),
+        "packages": list_packages(),
+        "variables": {name: hide_homes(value) for name, value in select_recorded(os.environ).items()},
+    }
+    return {section: {name: redaction.redact(value) for name, value in facts.items()} for section, facts in sections.items()}
+
+
+def _describe_device(device: Device) -> Dict[str, Dict[str, Any]]:
+    device_facts = device.facts()
+    return {
         "torch": _describe_torch(),
         "device": {
             "name": device.name,
@@ -47,10 +56,7 @@ def collect(device: Device) -> Dict[str, Dict[str, Any]]:
             **device_facts.versions,
         },
         "switches": {**determinism.read_switches(), **device_facts.switches},
-        "packages": list_packages(),
-        "variables": {name: hide_homes(value) for name, value in select_recorded(os.environ).items()},
     }
-    return {section: {name: redaction.redact(value) for name, value in facts.items()} for section, facts in sections.items()}
 
 
 def list_packages() -> Dict[str, str]:
