@@ -12,8 +12,8 @@ Token = tuple[int, bool, bool]  # the token, whether it differs, whether it is t
 
 
 def describe_worst(outcome: TaskOutcome) -> str:
-    """Return the worst sample of a metric; ``""`` where each side has a value of its own, or where there is one sample."""
-    if outcome.worst is None or outcome.samples < 2:
+    """Return the worst sample of a metric; ``""`` where there is one sample, or where samples are the same or not."""
+    if outcome.worst is None or outcome.samples < 2 or (outcome.unit == "share" and outcome.worst in {0, 1}):
         return ""
     value = numbers.share(outcome.worst) if outcome.unit == "share" else numbers.number(outcome.worst)
     return f"{value} (no. {outcome.worst_sample})"

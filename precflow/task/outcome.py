@@ -250,8 +250,9 @@ def _describe_share(shape: Kind, count: int, hits: int, what: str, seen: str) ->
     share = paired.find_smallest_share(count, hits)
     if share is None:
         return None, "", _describe_too_few(shape, count, hits)
-    shown = f"{numbers.share(share)} of all {shape.sample}s"
-    return share, shown, f"{numbers.plural(count, shape.sample)} could have shown {what} at least {shown} {seen}."
+    shown = numbers.share(share)
+    text = f"{numbers.plural(count, shape.sample)} could have shown {what} at least {shown} of all {shape.sample}s {seen}."
+    return share, f"{shown} of them", text
 
 
 def _describe_too_few(shape: Kind, count: int, least: int) -> str:
@@ -312,7 +313,7 @@ def summarize(outcome: TaskOutcome) -> str:
     if outcome.state == NOT_COMPUTED:
         return f"{held}: {state}, {outcome.why}" if held else f"{state}, {outcome.why}"
     few = numbers.plural(outcome.samples, outcome.sample)
-    seen = f"{few}: {outcome.effect_shown} would show" if outcome.effect_shown else f"{few}: too few to show anything"
+    seen = f"{few}: {outcome.effect_shown} would show" if outcome.effect_shown else f"{few}: too few"
     return f"{held}: {state} ({seen})"
 
 

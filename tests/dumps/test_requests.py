@@ -4,7 +4,18 @@ import json
 import pytest
 
 from precflow.agent import request as agents
-from precflow.config.schema import Capture, CaptureRule, Determinism, Emulate, RunConfig, Side, Site, Tolerance, Workload
+from precflow.config.schema import (
+    Capture,
+    CaptureRule,
+    Determinism,
+    Emulate,
+    RunConfig,
+    Side,
+    Site,
+    TaskMetric,
+    Tolerance,
+    Workload,
+)
 from precflow.dumps.requests import UserCode, describe_noise, describe_side, dump_request, environment_request
 from precflow.judgement.near_ties import is_draw, is_selection
 
@@ -156,3 +167,22 @@ def test_constants_of_masks_reach_the_agent_which_counts_by_them(config):
     more = dataclasses.replace(config, tolerance=Tolerance(fills=(-12345.0,)))
     assert describe_side(more, "target")["capture"]["fills"] == [-12345.0]
     assert describe_side(config, "target") != describe_side(more, "target")
+
+
+def test_what_task_metrics_read_is_kept_whatever_else_is_kept(config):
+    metrics = {
+        "psnr": TaskMetric(output="vae.decoder", range=(0.0, 1.0)),
+        "perplexity": TaskMetric(output="lm", labels="tokens"),
+        "token_agreement": TaskMetric(output="(model) / argmax"),
+    }
+    asking = dataclasses.replace(config, task_metrics=metrics, capture=Capture(detail="digest"))
+    rules = describe_side(asking, "target")["capture"]["rules"]
+    kept = [(rule["match"], rule["operator"], rule["detail"]) for rule in rules]
+    assert kept == [
+        (["vae.decoder"], [""], "tensors"),
+        (["lm"], [""], "tensors"),
+        (["(model)"], ["argmax"], "tensors"),
+        (["(model)"], [""], "tensors"),
+    ]
+    whole = dataclasses.replace(asking, capture=Capture(detail="tensors"))
+    assert describe_side(whole, "target") == describe_side(dataclasses.replace(whole, task_metrics={}), "target")

@@ -79,7 +79,7 @@ def test_equal_pictures_have_an_infinite_psnr_and_say_what_they_could_have_shown
     assert one.equal
     assert (one.state, one.effect) == ("within", pytest.approx(1 - 0.2 ** (1 / 8)))
     assert "could have shown a change in at least 18 % of all pictures (power 80 %)" in one.effect_text
-    assert summarize(one) == "infinity dB, at least 30 dB: within (8 pictures: 18 % of all pictures would show)"
+    assert summarize(one) == "infinity dB, at least 30 dB: within (8 pictures: 18 % of them would show)"
 
 
 def test_differences_that_are_all_alike_have_no_scatter(dumps):
