@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from precflow.run.runner import Outcome
 
 VERB = Verb(
-    105,
+    107,
     "which of several versions is the first that computes something else",
     "bisect '+recipe=[sd_text_encoder,upgrade_check]' 2.8/bin/python 2.9/bin/python 2.10/bin/python",
     takes_recipe=True,
