@@ -18,7 +18,7 @@ from precflow.task.outcome import (
     is_in_doubt,
 )
 
-TENSORS_ALONE = "tensors differ, the task does not: {names} {verb} within the limit"
+TENSORS_ALONE = "tensors differ, the task does not: "
 
 
 def hold_to_task(verdict: Verdict, outcomes: Sequence[TaskOutcome]) -> Verdict:
@@ -42,8 +42,8 @@ def hold_to_task(verdict: Verdict, outcomes: Sequence[TaskOutcome]) -> Verdict:
     ]
     warnings += [f"{one.name}: not computed: {one.why}" for one in outcomes if one.state == NOT_COMPUTED and one.limit is None]
     if verdict.verdict == "misaligned" and held and all(one.state == WITHIN for one in held):
-        names = ", ".join(one.name for one in held)
-        warnings.insert(0, TENSORS_ALONE.format(names=names, verb="is" if len(held) == 1 else "are"))
+        within = "is within its limit" if len(held) == 1 else "are within their limits"
+        warnings.insert(0, f"{TENSORS_ALONE}{', '.join(one.name for one in held)} {within}")
     outcome = "misaligned" if failed else "inconclusive" if open_ and verdict.verdict == "aligned" else verdict.verdict
     return replace(
         verdict,

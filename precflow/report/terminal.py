@@ -20,6 +20,7 @@ from precflow.diagnosis.advice.whatif import describe, explain
 from precflow.diagnosis.chain import describe_parts
 from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
+from precflow.judgement.task import TENSORS_ALONE
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import curves, highlights, wording
 from precflow.report.model import ReportModel, Row, SideView
@@ -103,7 +104,9 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in (*phases, *unseen)), ""]
     head += [*render_labelled("parts", describe_parts(model.parts), columns), ""] if model.parts else []
     if model.task_metrics:
-        head += [*_render_task_metrics(model.task_metrics, columns), ""]
+        alone = [text for text in model.verdict.warnings if text.startswith(TENSORS_ALONE)]
+        told = [line for text in alone for line in render_labelled("", text, columns)]
+        head += [*_render_task_metrics(model.task_metrics, columns), *told, ""]
     tried = _render_whatifs(model, columns)
     room = next(most for least, most in LINES.items() if columns >= least) - len(head) - len(foot) - 1 - len(tried)
     shown = _render_command(model, columns, ascii_only=ascii_only)

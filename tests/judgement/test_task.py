@@ -40,7 +40,7 @@ def test_each_reason_is_its_own():
 
 def test_tensors_that_differ_while_the_task_does_not_are_said_so():
     held = hold_to_task(Verdict("misaligned", ("tensors",)), [metric("within")])
-    assert held.warnings == ("tensors differ, the task does not: psnr is within the limit",)
+    assert held.warnings == ("tensors differ, the task does not: psnr is within its limit",)
     assert held.reasons == ("tensors",)
     open_ = hold_to_task(Verdict("misaligned"), [metric("within"), metric("not told")])
     assert not any("the task does not" in text for text in open_.warnings)

@@ -83,6 +83,16 @@ def test_a_score_never_stands_without_what_its_samples_could_have_shown(model):
     assert "psnr 21.5 dB, at least 30 dB: beyond (6 pictures: 0.3 dB would show)" in " ".join(summary.split())
 
 
+def test_it_is_said_everywhere_that_tensors_differ_while_the_task_does_not(misaligned):
+    within = (dataclasses.replace(OUTCOMES[0], state="within", value=40.0),)
+    model = dataclasses.replace(misaligned, verdict=hold_to_task(misaligned.verdict, within), task_metrics=within)
+    said = "tensors differ, the task does not: psnr is within its limit"
+    assert said in html.render(model)
+    assert said in markdown.render(model)
+    assert said in " ".join(terminal.render_summary(model, report_path="", exit_code=1).split())
+    assert model.verdict.verdict == "misaligned"
+
+
 def test_markdown_names_the_first_token_that_differs(model):
     text = markdown.render(model)
     assert "token 2 is the first that differs, 7 on the reference and 9 on the target" in text
