@@ -115,3 +115,12 @@ def test_the_part_with_the_fault_is_to_blame_and_the_next_one_inherits(small):
     assert "PF603" in {finding["rule"] for finding in ended.result["findings"]}
     assert "to blame: encoder.layers.0 · inherit: encoder.layers.1 · fine: embeddings" in ended.said
     assert "to blame" in (ended.folder / "public" / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.xdist_group("small encoder")
+def test_nan_is_found_by_the_recipe_for_it(precflow, small_encoder):
+    recipe = "+recipe=[sd_text_encoder,symptom/nan]"
+    words = (*small_encoder(layers=2), *planted("nan_in_layer"), "target.dtype=float32", "tolerance.standards=[default]")
+    ended = precflow(recipe, *words, recipe="sd_text_encoder+symptom/nan")
+    assert ended.code == 1, ended.err
+    assert ended.result["region"]["start"].endswith("/ linear")
