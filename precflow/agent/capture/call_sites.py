@@ -14,6 +14,11 @@ _SKIPPED_PACKAGES = ("torch", "torch_npu", "runpy")
 _CAPTURE = "precflow.agent.capture"
 _AGENT = "precflow.agent"
 _WORKLOADS = "precflow.agent.workloads"
+# Modes that see a function before capture does: their frames lie between it and the user's line, and the worker's above both.
+_MODES = tuple(
+    "%s.%s" % (_AGENT, name)
+    for name in ("script.losses", "session.choices", "session.interventions", "session.precision", "session.random_numbers")
+)
 _USER, _SKIP, _END = "user", "skip", "end"
 
 
@@ -115,7 +120,9 @@ class CallSites:
         """Note if the code of a frame is the user's, is skipped (torch, capture), or ends the walk (the agent's worker)."""
         name, kind = frame.f_globals.get("__name__", ""), _USER
         has_no_file = frame.f_code.co_filename.startswith("<")  # such as <string> and <frozen importlib._bootstrap>
-        if _is_within(name, _AGENT) and not _is_within(name, _CAPTURE) and not _is_within(name, _WORKLOADS):
+        if name in _MODES:
+            kind = _SKIP
+        elif _is_within(name, _AGENT) and not _is_within(name, _CAPTURE) and not _is_within(name, _WORKLOADS):
             kind = _END
         elif has_no_file or name.partition(".")[0] in _SKIPPED_PACKAGES or _is_within(name, _CAPTURE):
             kind = _SKIP
