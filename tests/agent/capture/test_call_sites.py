@@ -64,19 +64,22 @@ def test_frames_of_torch_and_of_capture_are_skipped():
     assert "<lambda>" in text
 
 
-def test_frames_of_other_modes_are_skipped():
+def list_modules_with_modes():
     folder = Path(call_sites.__file__).parents[1]
     modules = [
         path for path in folder.rglob("*.py") if re.search(r"^class .*TorchFunctionMode\)", path.read_text(), re.MULTILINE)
     ]
-    names = [".".join(("precflow.agent", *path.relative_to(folder).with_suffix("").parts)) for path in modules]
-    assert len(names) > 4
-    for name in names:  # each stands between capture and the line that called a function
-        sites = CallSites()
-        worker, mode = (run("def f(g): return g()", each, "/x/mode.py") for each in ("precflow.agent.worker", name))
-        user = run("def f(g): return g()", "model", "/x/model.py")
-        number = worker["f"](lambda: user["f"](lambda: mode["f"](sites.find_number)))
-        assert "model.py:1 in f" in sites.texts[number], name
+    return [".".join(("precflow.agent", *path.relative_to(folder).with_suffix("").parts)) for path in modules]
+
+
+@pytest.mark.parametrize("name", list_modules_with_modes())
+def test_frames_of_modes_that_stand_before_capture_are_skipped(name):
+    sites = CallSites()
+    worker = run("def f(g): return g()", "precflow.agent.worker", "/x/worker.py")
+    mode = run("def f(g): return g()", name, "/x/mode.py")
+    user = run("def f(g): return g()", "model", "/x/model.py")
+    number = worker["f"](lambda: user["f"](lambda: mode["f"](sites.find_number)))
+    assert "model.py:1 in f" in sites.texts[number]
 
 
 def test_the_worker_ends_the_search_and_shipped_workloads_count():
