@@ -37,7 +37,16 @@ from precflow.agent.contract import (
 from precflow.agent.sampling import parse_slices
 from precflow.config import signatures
 from precflow.config.documents import DottedPath, PathProblems, walk_scalars
-from precflow.config.schema import SIDES, Capture, Conversion, MixedPrecision, RunConfig, Side, plain
+from precflow.config.schema import (
+    SIDES,
+    Capture,
+    Conversion,
+    MixedPrecision,
+    RunConfig,
+    Side,
+    checks_environment_alone,
+    plain,
+)
 from precflow.config.sections import curves_section, pairing_section, task_metrics_section, tolerance_section, whatifs
 from precflow.config.sections.store_address import find_problem, find_slip, is_address
 from precflow.config.suggestions import did_you_mean
@@ -131,7 +140,7 @@ def _find_missing_sides(config: RunConfig) -> PathProblems:
     yield from _find_missing_graphs(config)
     for side in ("reference", "target"):
         settings = getattr(config, side)
-        if settings.dump or settings.log or side not in config.sides:
+        if settings.dump or settings.log or side not in config.sides or checks_environment_alone(config):
             continue
         if config.workload.script:
             continue

@@ -822,3 +822,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+MACHINE = "machine"  # a stage; recipe `environment_check` consists of it
+
+
+def checks_environment_alone(config: RunConfig) -> bool:
+    """Tell whether a recipe checks environments and nothing else, so that nothing has to be there to run."""
+    return MACHINE in config.stages and not set(config.stages) - {MACHINE, "report"}

@@ -35,6 +35,7 @@ def render(model: ReportModel) -> str:
         worst=highlights.find_worst_rows(model, WORST),
         missing=highlights.find_incomplete_rows(model, WORST),
         closest=highlights.find_closest_row(model),
+        known_issues=[each for each in model.known_issues if each.findings],
         differences=list(model.differences.items())[:DIFFERENCES],
         hidden_differences=max(0, len(model.differences) - DIFFERENCES),
     )

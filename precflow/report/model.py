@@ -14,6 +14,7 @@ from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState
 from precflow.diagnosis.training.procedure import Check
+from precflow.environment.known_issues import MetIssue
 from precflow.judgement.verdicts import Verdict
 from precflow.report.row import Row
 from precflow.task.outcome import TaskOutcome
@@ -117,6 +118,7 @@ class ReportModel:
         gradients: Norm and direction of the gradients, those of the most different parameters; empty if none were kept.
         curves: What is said about the curves of a training run, in order of the recipe.
         groups: All records by module, operator, type and phase; empty if nothing was compared.
+        known_issues: What is publicly known of the versions of both sides, first what is about a finding.
         roles_left_out: Role -> those of them that were judged; every count of records includes them.
     """
 
@@ -150,4 +152,5 @@ class ReportModel:
     golden: tuple[GoldenRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     rows_left_out: int = 0
+    known_issues: tuple[MetIssue, ...] = ()
     roles_left_out: Mapping[str, int] = field(default_factory=dict)

@@ -77,6 +77,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         "differences": {
             name: {"reference": reference, "target": target} for name, (reference, target) in model.differences.items()
         },
+        "known_issues": make_strict(model.known_issues),
         "stages": make_strict(model.stages),
         "groups": make_strict(model.groups),
         "columns": list(model.columns),

@@ -10,6 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from precflow import numbers
+from precflow.environment.known_issues import describe_sides
 from precflow.report import groups, wording
 from precflow.resources import directory
 
@@ -41,6 +42,7 @@ def load_templates() -> jinja2.Environment:
         "printable": wording.printable,
         "shortened": wording.shorten,
         "breakable": make_breakable,
+        "met_sides": describe_sides,
         "prose": escape_prose,
         "code": escape_code,
     }

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precflow.agent.contract import FACTS_FILE, LOG_FILE
-from precflow.config.schema import SIDES
+from precflow.config.schema import SIDES, checks_environment_alone
 from precflow.environment.variables import describe_misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
+from precflow.report import environment_check as check_report
 from precflow.report import unjudged, wording
 from precflow.report.ci import format_outcome
 from precflow.report.highlights import find_furthest_row
@@ -40,7 +41,7 @@ from precflow.stages.commands import command_for_side
 from precflow.stages.dump import is_given
 from precflow.stages.introduced import read_conclusion
 from precflow.stages.job import Instance, Job
-from precflow.stages.report import read_model
+from precflow.stages.report import read_check_report, read_model
 from precflow.stages.second_pass import region
 from precflow.streams import is_unicode, say
 
@@ -261,8 +262,8 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
 
 def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Sequence[str], *, kept: float | None) -> Outcome:
     """Publish the report and print how the run ended; ``kept``: the seconds of a run that computed nothing, else ``None``."""
-    if set(done) == {scan.NAME}:
-        return _close_scan(where, done[scan.NAME])
+    if (closed := _close_without_sides(job, where, done)) is not None:
+        return closed
     if "judge" not in done and curves.NAME not in done:
         dumps = [sealed for name, sealed in done.items() if name.startswith("dump.")]
         place = where.remote.url if where.remote else ""
@@ -315,6 +316,15 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
     return outcome
 
 
+def _close_without_sides(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> Outcome | None:
+    """Publish and print what was all of a run though nothing was compared; ``None`` if it was more than that."""
+    if set(done) == {scan.NAME}:
+        return _close_scan(where, done[scan.NAME])
+    if checks_environment_alone(job.config) and "report" in done:
+        return _close_check(job, where, done["report"])
+    return None
+
+
 def _close_scan(where: steps.RunFolder, sealed: Sealed) -> Outcome:
     """Publish a scan that was all of a run, and print it."""
     shown, found = publication.publish(where.folder, sealed.folder), scan.read_scan({scan.NAME: sealed.folder})
@@ -327,6 +337,14 @@ def _close_scan(where: steps.RunFolder, sealed: Sealed) -> Outcome:
     paper.line(f"exit {code}")
     say(paper.render(ascii_only=not is_unicode(sys.stderr)))
     return Outcome(None, code, where.folder, sealed.folder)
+
+
+def _close_check(job: Job, where: steps.RunFolder, report: Sealed) -> Outcome:
+    """Publish the page of a check of environments alone and print it."""
+    checked = read_check_report(report.folder)
+    page = str(publication.publish(where.folder, report.folder))
+    say(check_report.render_line(checked, page) if job.ci else check_report.render_screen(checked, page))
+    return Outcome(checked.verdict, checked.code, where.folder, report=report.folder)
 
 
 def _find_unjudged(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed]) -> unjudged.Unjudged:

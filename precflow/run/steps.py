@@ -17,7 +17,7 @@ from typing import Any
 
 from precflow import keys
 from precflow.agent import redaction
-from precflow.config.schema import RunConfig
+from precflow.config.schema import RunConfig, checks_environment_alone
 from precflow.config.sections.store_address import is_address
 from precflow.errors import ConfigError, StoreError
 from precflow.run.manifest import Manifest
@@ -215,7 +215,11 @@ def select_stages(
     every = registry.instances(config, second_pass=second_pass, forgone=forgone)
     here = [stage for stage in every if not stage.side or stage.side in config.sides or stage.kind in _TRAVELS]
     # With the reference alone there is nothing to compare with yet: the run on the target's machine compares and judges.
-    if tuple(config.sides) == ("reference",) and not (config.target.dump or config.target.log or target_made):
+    if (
+        tuple(config.sides) == ("reference",)
+        and not checks_environment_alone(config)
+        and not (config.target.dump or config.target.log or target_made)
+    ):
         here = [stage for stage in here if stage.side == "reference" and not stage.scope_needs]
     if config.stages:
         here = [stage for stage in here if stage.kind in config.stages]

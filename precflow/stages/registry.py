@@ -11,7 +11,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from precflow import stages
-from precflow.config.schema import RunConfig
+from precflow.config.schema import RunConfig, checks_environment_alone
 from precflow.stages import curves
 from precflow.stages.job import MARK, Instance, Stage, kind_of
 from precflow.stages.second_pass import region
@@ -57,7 +57,10 @@ def instances(config: RunConfig, *, second_pass: bool = True, forgone: Collectio
     both = second_pass and region.escalates(config)
     planned: list[Instance] = []
     replaced: set[str] = set()  # instances that the second pass has made anew
+    checks_alone = checks_environment_alone(config)
     for stage, again in _list_passes(both=both):
+        if checks_alone and stage.name not in config.stages:
+            continue  # the report would ask for what it reads of a comparison
         for part in stage.parts(config) if stage.without_records or not curves_alone else ():
             alone = stage.instance(part, second_pass=again)
             known = [other.name for other in planned if other.name not in replaced]

@@ -10,17 +10,19 @@ from typing import Any
 
 from precflow import keys, resources
 from precflow.agent.contract import DRAWS_PATCH
-from precflow.config.schema import SIDES, plain
+from precflow.config.schema import SIDES, checks_environment_alone, plain
 from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
 from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.findings import Finding
 from precflow.diagnosis.golden import list_rows
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
+from precflow.environment.known_issues import GROUP
+from precflow.report import environment_check as check_report
 from precflow.report import tables
 from precflow.report.formats import FORMATS, write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel
-from precflow.stages import curves, golden, operators, scan, whatif
+from precflow.stages import curves, golden, machine, operators, scan, whatif
 from precflow.stages.advise import REPRO, read_findings
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.commands import change_command, changes_nothing, describe_change, is_refused, look_command
@@ -32,7 +34,7 @@ from precflow.stages.report_model import build_curves_model, build_model, hide_h
 from precflow.stages.second_pass.passes import second
 from precflow.stages.second_pass.region import NAME, read_scope
 
-MODEL_FILE = "model.json"
+MODEL_FILE, CHECKS_FILE = "model.json", "checks.json"
 PUBLIC = "public"
 ROWS_KEPT = 1000  # in the model; the files of the report have more, measures and statuses have all
 
@@ -48,6 +50,9 @@ def _declare(job: Job) -> Mapping[str, Any]:
         "title": job.config.about.title,
         "templates": keys.file_digest(resources.directory("templates")),
         "recipe": job.yaml,
+        "known_issues": [
+            keys.file_digest(folder) for folder in (resources.directory("conf") / GROUP, *job.team.get(GROUP, ()))
+        ],
     }
 
 
@@ -76,6 +81,8 @@ def gather_model(job: Job, needs: Mapping[str, Path], *, detailed: bool = True) 
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    if checks_environment_alone(job.config):
+        return _report_checks(job, folder, needs)
     if curves.are_all(job.config):
         return _report_curves(job, folder, needs)
     model = gather_model(job, needs)
@@ -125,6 +132,18 @@ def _report_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageRe
     write_value(folder / MODEL_FILE, model)
     (folder / PUBLIC).mkdir()
     return StageResult(note=", ".join(path.name for path in _write_all(model, folder, job.config.report.formats)))
+
+
+def _report_checks(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
+    report = machine.describe(job.config.recipe, machine.read_checks(needs))
+    write_value(folder / CHECKS_FILE, report)
+    written = check_report.write_files(report, folder / PUBLIC, job.config.report.formats)
+    return StageResult(note=", ".join(path.name for path in written))
+
+
+def read_check_report(folder: Path) -> check_report.CheckReport:
+    """Return what a finished report says of a check of environments alone."""
+    return read_value(folder / CHECKS_FILE, check_report.CheckReport)
 
 
 def _tell_phases(job: Job, needs: Mapping[str, Path], comparison: Comparison) -> tuple[PhaseState, ...]:
@@ -207,5 +226,7 @@ STAGE = Stage(
     ),
     declare=_declare,
     make=_make,
+    # Of any other recipe it reads no checks: they are made at every run, and it would be written anew each time.
+    reads_also=lambda config, _: (machine.NAME,) if checks_environment_alone(config) else (),
     without_records=True,
 )

@@ -33,6 +33,8 @@ from precflow.dumps.header import Header
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.protocol import Dump
 from precflow.environment.differences import find_differences
+from precflow.environment.known_issues import GROUP, MetIssue, load_issues, meet, side_of
+from precflow.environment.versions import list_versions
 from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
 from precflow.report.groups import group_rows
@@ -80,6 +82,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
     )
     differences = find_differences(reference.header.facts, target.header.facts)
     curves = tuple(comparison.outcomes)
+    findings = tuple(findings)
     verdict = comparison.verdict
     if job.config.workload.parts and not comparison.parts:
         verdict = replace(verdict, warnings=(*verdict.warnings, PARTS_NOT_RUN))
@@ -92,6 +95,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
         ),
         rows=rows,
         differences=differences,
+        known_issues=_meet_issues(job, dict(headers), findings),
         columns=tuple(job.config.report.columns),
         emulation=str(target.header.emulate.get("name", "")),
         whatifs=tuple(whatifs),
@@ -140,6 +144,12 @@ def build_curves_model(
         for side in SIDES
     ]
     return replace(_describe_run(job, judge_curves_alone(outcomes), findings, sides), curves=tuple(outcomes))
+
+
+def _meet_issues(job: Job, headers: Mapping[str, Header], findings: Sequence[Finding]) -> tuple[MetIssue, ...]:
+    """Return the known issues of both sides' versions; a dump of another tool says nothing of its own."""
+    sides = {side: side_of(header.facts, list_versions(header.facts)) for side, header in headers.items() if header.facts}
+    return meet(load_issues(job.team.get(GROUP, ())), sides, [(finding.rule, finding.where) for finding in findings])
 
 
 def _describe_run(job: Job, verdict: Verdict, findings: Iterable[Finding], sides: Sequence[SideView]) -> ReportModel:

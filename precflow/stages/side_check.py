@@ -27,7 +27,7 @@ from precflow.sides.launch import Agents, run_agent
 from precflow.stages.artifacts import read_plain
 
 _PATIENCE = 180.0  # seconds for an interpreter to import torch and for the tools of drivers
-ISSUES = "known issues"
+ISSUES, REQUIRED = "known issues", "required"
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def check_side(config: RunConfig, name: str, ask: Ask, knowledge: Knowledge, fol
         *_check_variables({**variables, **(facts.get("variables") or {})}),
         *_describe_issues(met),
     ]
-    rows += [Row("required", text, problem=True) for text in find_missing(require, facts, free, rows)]
+    rows += [Row(REQUIRED, text, problem=True) for text in find_missing(require, facts, free, rows)]
     return SideChecks(name, tuple(rows), met, versions)
 
 

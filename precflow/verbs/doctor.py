@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from precflow.agent.contract import DEVICE_KINDS
 from precflow.config.schema import RunConfig, Side
 from precflow.config.sections.store_address import is_address
-from precflow.environment.checks import Row, count_problems
+from precflow.environment.checks import Row
 from precflow.errors import PrecflowError, SideError
+from precflow.report.environment_check import render_rows
 from precflow.verbs import Verb, compose_site, make_parser, print_json, say
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.json:
         print_json({"rows": [asdict(row) for row in rows], "problems": problems})
     else:
-        say(screen(rows))
+        say(render_rows(rows))
     return 2 if problems else 0
 
 
@@ -118,18 +119,6 @@ def probe(config: RunConfig, name: str, agents: Agents | None = None) -> Mapping
         run_agent(request, side=side, folder=Path(folder), variables=side.variables, timeout=_PATIENCE, agents=kept)
         facts: Mapping[str, Any] = read_plain(Path(folder) / FACTS_FILE)
     return facts
-
-
-def screen(rows: Sequence[Row]) -> str:
-    """Return the rows as text: each topic only in its first row, each fix in the line below its problem."""
-    width = max(len(row.topic) for row in rows)
-    lines, last = [], ""
-    for row in rows:
-        topic = "" if row.topic == last else row.topic
-        lines.append(f" {topic:<{width}}  {f'{row.mark} ' if row.mark else ''}{row.text}")
-        lines += [f" {'':<{width}}    {row.fix}"] if row.fix else []
-        last = row.topic
-    return "\n".join([*lines, f" {count_problems(rows)}"]) + "\n"
 
 
 def _get_side(config: RunConfig, name: str) -> Side:

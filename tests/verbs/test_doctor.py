@@ -8,11 +8,12 @@ import pytest
 from precflow.config.schema import RunConfig, Side, Site
 from precflow.environment.checks import Row
 from precflow.errors import SideError, StoreError
+from precflow.report.environment_check import render_rows
 from precflow.sides import launch
 from precflow.stages.side_check import Asked, Knowledge
 from precflow.verbs import doctor
 from precflow.verbs.doctor import examine as examine_all
-from precflow.verbs.doctor import main, screen
+from precflow.verbs.doctor import main
 from tests.support.machines import healthy, make_facts
 
 
@@ -134,7 +135,9 @@ def test_a_store_behind_a_url_is_tried(config, tmp_path, monkeypatch):
 
 
 def test_the_screen_says_topics_once_and_counts():
-    text = screen([Row("sides", "cpu: x"), Row("sides", "npu: none", problem=True, fix="install it"), Row("store", "fine")])
+    text = render_rows(
+        [Row("sides", "cpu: x"), Row("sides", "npu: none", problem=True, fix="install it"), Row("store", "fine")]
+    )
     assert text.splitlines() == [
         " sides  cpu: x",
         "        ✗ npu: none",
