@@ -41,7 +41,7 @@ from precflow.agent.failures import AgentError
 from precflow.agent.sampling import parse_slices
 from precflow.agent.selection import DetailRule, Selection
 
-ACTIONS = ("environment", "machine", "dump", "plain", "as_is", "noise", "whatif", "rehearse", "evaluate", "replay", "unary")
+ACTIONS = ("environment", "dump", "plain", "as_is", "noise", "whatif", "rehearse", "evaluate", "replay", "unary", "machine")
 ALGORITHMS = ("strict", "warn", "native")
 _FOLDER = re.compile(r"[A-Za-z0-9_]{1,80}")
 _SHOWN = 200  # characters of a wrong value that a message repeats

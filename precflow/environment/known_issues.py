@@ -20,7 +20,7 @@ from precflow.agent.contract import DEVICE_KINDS
 from precflow.config.build import build_document
 from precflow.config.documents import Document, PathProblems, display_path, dotted, read
 from precflow.environment.differences import package_name
-from precflow.environment.versions import lies_in, parse
+from precflow.environment.versions import lies_in, parse, read_section
 from precflow.errors import ConfigError, Problem
 
 GROUP = "known_issue"
@@ -232,5 +232,5 @@ def describe_sides(sides: Mapping[str, str]) -> str:
 
 def side_of(facts: Mapping[str, Any], versions: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...], str]:
     """Return what :func:`meet` needs of a side whose facts are known."""
-    kind = str((facts.get("device") or {}).get("kind", ""))
-    return versions, (kind,), str((facts.get("system") or {}).get("machine", ""))
+    kind = str(read_section(facts, "device").get("kind", ""))
+    return versions, (kind,), str(read_section(facts, "system").get("machine", ""))

@@ -64,12 +64,12 @@ def list_versions(facts: Mapping[str, Any], packages: Mapping[str, str] | None =
         Packages by their names (``torch-npu``), and ``python``, ``cann``, ``cuda`` (that torch is built for), ``cudnn``,
         ``ascend-driver``, ``ascend-firmware`` and ``nvidia-driver``.
     """
-    device, torch, machine = (facts.get(section) or {} for section in ("device", "torch", "machine"))
-    found = {package_name(name): version for name, version in (facts.get("packages") or packages or {}).items()}
+    device, torch, machine, python = (read_section(facts, name) for name in ("device", "torch", "machine", "python"))
+    found = {package_name(name): version for name, version in (read_section(facts, "packages") or packages or {}).items()}
     found |= {
         "torch": torch.get("version") or found.get("torch", ""),
         "torch-npu": device.get("torch_npu") or found.get("torch-npu", ""),
-        "python": (facts.get("python") or {}).get("version", ""),
+        "python": python.get("version", ""),
         "cuda": device.get("cuda") or torch.get("cuda_build", ""),
         "cudnn": _read_cudnn(str(device.get("cudnn", ""))),
         "cann": device.get("cann", ""),
@@ -77,6 +77,18 @@ def list_versions(facts: Mapping[str, Any], packages: Mapping[str, str] | None =
     found |= {name: machine.get(name.replace("-", "_"), "") for name in ("ascend-driver", "ascend-firmware", "nvidia-driver")}
     found["cann"] = machine.get("cann", "") if found["cann"] in UNKNOWN else found["cann"]
     return {name: str(version) for name, version in found.items() if str(version) not in UNKNOWN}
+
+
+def read_section(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of facts; those of a dump come from anywhere, and one that is only a text is its version.
+
+    >>> read_section({"torch": "2.6.0", "device": None}, "torch"), read_section({"device": None}, "device")
+    ({'version': '2.6.0'}, {})
+    """
+    section = facts.get(name)
+    if isinstance(section, Mapping):
+        return section
+    return {"version": section} if isinstance(section, str) else {}
 
 
 def _read_cudnn(number: str) -> str:

@@ -20,6 +20,7 @@ from precflow.diagnosis.advice.whatif import describe, explain
 from precflow.diagnosis.chain import describe_parts
 from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
 from precflow.diagnosis.training.phases import describe_phases
+from precflow.environment.known_issues import describe_sides
 from precflow.judgement.task import TENSORS_ALONE
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import curves, highlights, wording
@@ -103,6 +104,8 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     unseen = [line for text in model.verdict.unseen for line in _break_lines(wording.printable(text), columns - 3, 3)]
     head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in (*phases, *unseen)), ""]
     head += [*render_labelled("parts", describe_parts(model.parts), columns), ""] if model.parts else []
+    known = _render_known_issue(model, columns)
+    head += [*known, ""] if known else []
     if model.task_metrics:
         alone = [text for text in model.verdict.warnings if text.startswith(TENSORS_ALONE)]
         told = [line for text in alone for line in render_labelled("", text, columns)]
@@ -279,6 +282,14 @@ def _render_misaligned(model: ReportModel, columns: int, amount: _Amount) -> lis
     if worst is not None:
         lines += _render_record("worst", worst, columns, whole=False)
     return lines
+
+
+def _render_known_issue(model: ReportModel, columns: int) -> list[str]:
+    """Return the first known issue at whose operators something was found, with its way round; the page has all of them."""
+    for met in model.known_issues[:1]:
+        if met.findings:
+            return render_labelled("known", f"{met.issue.title} ({describe_sides(met.sides)}): {met.issue.do}", columns)
+    return []
 
 
 def _describe_roles(roles: Mapping[str, int]) -> list[str]:
