@@ -36,6 +36,7 @@ def test_a_function_that_does_not_exist_stops_the_run(made, pair, monkeypatch):
     with pytest.raises(ConfigError, match=r"there is no math\.no_such"):
         made(
             pair(),
+            ALONE,
             "task_metrics.mine.function._target_=math.no_such",
             "task_metrics.mine.direction=at_most",
             until="task_metrics",
