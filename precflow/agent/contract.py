@@ -183,8 +183,9 @@ WHATIF_KINDS: Dict[str, Tuple[str, ...]] = {
     "padded_to": (),  # rows of a matmul, up to a multiple of this number
     "attention": ("eager",),
     "switches": ("full_precision", "deterministic"),  # one or a list
+    "part": (),  # modules that run in a wider type or on another device, see ``session/raised_parts.py``
 }
-WHATIF_OF_RUN = ("attention", "switches")
+WHATIF_OF_RUN = ("attention", "switches", "part")
 
 # Rules of an emulated fault: the judge checks them in a recipe, the agent applies them.
 FAULT_KEYS = ("operator", "rule", "module", "phase", "call")  # every rule may have these; others are parameters of its effect

@@ -218,6 +218,7 @@ class Request(NamedTuple):
     choices: str = ""  # file with the reference's choices, which the run is given in place of its own
     arms: Tuple[Arm, ...] = ()
     rounds: int = 0
+    parts: Tuple[str, ...] = ()  # names of modules that the workload's model must have
     ranks: int = 1
     mixed_precision: PrecisionSection = PrecisionSection()
     conversion: ConversionSection = ConversionSection()
@@ -307,6 +308,7 @@ def parse(plain: Mapping[str, Any]) -> Request:
         choices=reader.value("choices", "", str),
         arms=tuple(_parse_arm(section) for section in reader.sections("arms")),
         rounds=reader.value("rounds", 0, int),
+        parts=reader.texts("parts", ()),
         ranks=reader.positive("ranks", 1),
         mixed_precision=_parse_precision(reader.section("mixed_precision")),
         conversion=_parse_conversion(reader.section("conversion")),

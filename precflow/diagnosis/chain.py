@@ -107,7 +107,7 @@ def judge_parts(
         of_free, of_forced = _select(part, free), _select(part, forced)
         state, reason = _decide(of_free, of_forced)
         calls = len({parse_identity(judged.record).call for judged in (*of_free, *of_forced)})
-        found.append(Part(part, calls, state, _find_worst(of_free), _find_worst(of_forced), why=why or reason))
+        found.append(Part(part, calls, state, find_worst(of_free), find_worst(of_forced), why=why or reason))
     return found
 
 
@@ -135,7 +135,8 @@ def _decide(free: Sequence[Judged], forced: Sequence[Judged]) -> tuple[str, str]
     return (INHERITS if any(judged.status in MISALIGNED_STATUSES for judged in free) else FINE), ""
 
 
-def _find_worst(rows: Sequence[Judged]) -> PartError | None:
+def find_worst(rows: Sequence[Judged]) -> PartError | None:
+    """Return the record that uses most of its limit; ``None`` if none has one."""
     held = [judged for judged in rows if judged.metric]
     if not held:
         return None

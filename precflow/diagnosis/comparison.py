@@ -13,6 +13,7 @@ from precflow.diagnosis.chain import Part
 from precflow.diagnosis.explained import Explanation
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.introduced import IntroducedError
+from precflow.diagnosis.mend import Mend
 from precflow.diagnosis.training.gradients import Gradients
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.protocol import Dump
@@ -42,6 +43,7 @@ class Comparison:
         alone: Suspects that the target has run alone.
         parts: Parts of the model that were run on the reference's inputs.
         task_metrics: What is said about each task metric.
+        mends: What was tried on those of them that are to blame.
     """
 
     reference: Dump
@@ -61,6 +63,7 @@ class Comparison:
     alone: Sequence[RunAlone] = ()
     parts: Sequence[Part] = ()
     task_metrics: Sequence[TaskOutcome] = ()
+    mends: Sequence[Mend] = ()
 
     @property
     def same_dtype(self) -> bool:

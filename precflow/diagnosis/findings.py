@@ -150,7 +150,8 @@ class Outcome:
         removed: Share of their error that is gone with it; below 0 if the error has grown.
         removed_at_end: The same of what the model returns.
         needed: The fewest of the suspects that are enough, where several were changed and fewer are.
-        price: Time of a run with it, in runs without; 0 where it was not taken.
+        price: Time of a run with it, in runs without: the median over timed rounds; 0 where it was not taken.
+        spread: The smallest and the largest of these ratios; empty where it was not taken.
         confirms: Ids of the rules that it speaks about.
         problem: Why it did not run.
     """
@@ -165,5 +166,6 @@ class Outcome:
     removed_at_end: float = 0.0
     needed: tuple[str, ...] = ()
     price: float = 0.0
+    spread: tuple[float, ...] = ()
     confirms: tuple[str, ...] = ()
     problem: str = ""

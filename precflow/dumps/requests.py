@@ -235,7 +235,15 @@ def golden_request(config: RunConfig, output: Path, *, ci: bool, declared_key: s
 
 
 def _common(config: RunConfig, side: str, output: Path, *, ci: bool) -> dict[str, Any]:
-    return {**describe_side(config, side), "recipe": config.recipe, "output": str(output.resolve()), "ci": ci, "parent": None}
+    parts = {"parts": list(config.workload.parts)} if config.workload.parts and not config.workload.script else {}
+    return {
+        **describe_side(config, side),
+        **parts,  # none of a dump depends on them: they are checked while the model is built
+        "recipe": config.recipe,
+        "output": str(output.resolve()),
+        "ci": ci,
+        "parent": None,
+    }
 
 
 def _describe_precision(side: Side) -> dict[str, Any]:

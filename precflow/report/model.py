@@ -10,6 +10,7 @@ from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.chain import Part
 from precflow.diagnosis.findings import Finding, Outcome, Region
 from precflow.diagnosis.golden import GoldenRow
+from precflow.diagnosis.mend import Mend
 from precflow.diagnosis.operator_table import OperatorRow
 from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState
@@ -111,6 +112,7 @@ class ReportModel:
         whatifs: What the what-ifs have shown, the one that removes most first.
         parts: Parts of the model that were run on the reference's inputs, and which of them are to blame.
         task_metrics: What is said about each task metric, with pictures and texts.
+        mends: What was tried on the parts to blame, and at which price; the run as it is first.
         operators: How exact each operator of the target is, where that was asked for.
         phases: The parts of a training step and which of them is guilty; empty for a run that trains nothing.
         procedure: The checks of a training migration, in order; empty for a run that trains nothing.
@@ -145,6 +147,7 @@ class ReportModel:
     operators: tuple[OperatorRow, ...] = ()
     parts: tuple[Part, ...] = ()
     task_metrics: tuple[TaskOutcome, ...] = ()
+    mends: tuple[Mend, ...] = ()
     curves: tuple[CurveOutcome, ...] = ()
     phases: tuple[PhaseState, ...] = ()
     procedure: tuple[Check, ...] = ()

@@ -67,6 +67,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         "operators": make_strict(model.operators),
         "parts": make_strict(model.parts),
         "task_metrics": [make_strict(replace(one, each=one.each[:_MOST_SAMPLES], shown=())) for one in model.task_metrics],
+        "mends": make_strict(model.mends),
         "golden": make_strict(model.golden),
         "curves": [
             {key: value for key, value in make_strict(one).items() if key != "points"}

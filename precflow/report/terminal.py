@@ -19,6 +19,7 @@ from precflow import numbers, streams
 from precflow.diagnosis.advice.whatif import describe, explain
 from precflow.diagnosis.chain import describe_parts
 from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
+from precflow.diagnosis.mend import describe_mends
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.environment.known_issues import describe_sides
 from precflow.judgement.task import TENSORS_ALONE
@@ -103,7 +104,9 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
     phases = _break_lines(describe_phases(model.phases), columns - 3, 2) if model.phases else []
     unseen = [line for text in model.verdict.unseen for line in _break_lines(wording.printable(text), columns - 3, 3)]
     head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in (*phases, *unseen)), ""]
-    head += [*render_labelled("parts", describe_parts(model.parts), columns), ""] if model.parts else []
+    of_parts = (("parts", describe_parts(model.parts)), ("mend", describe_mends(model.mends)))
+    chain = [line for label, text in of_parts if text for line in render_labelled(label, text, columns)]
+    head += [*chain, ""] if chain else []
     known = _render_known_issue(model, columns)
     head += [*known, ""] if known else []
     if model.task_metrics:

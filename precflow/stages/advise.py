@@ -111,6 +111,7 @@ STAGE = Stage(
         "introduced",
         "chain",
         "task_metrics",
+        "mend",
         "whatif.suspects_alone",
     ),
     declare=_declare,

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import datetime
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import FILLS, LEFT_OUT, MODULE, NOISE_FILE, NOISES, UNCHECKED
+from precflow.agent.contract import FILLS, LEFT_OUT, MODULE, NOISE_FILE, NOISES, ROOT_MODULE, UNCHECKED, module_text
 from precflow.agent.selection import literal_pattern
 from precflow.comparison.compare import compare
 from precflow.comparison.measure import Measure
@@ -39,7 +39,8 @@ from precflow.stages.second_pass.passes import latest
 
 NAME = "chain"
 PARTS_FILE = "parts.jsonl"
-_INPUTS_FILE = "inputs.json"
+FLOORS_FILE = "floors.jsonl"
+INPUTS_FILE = "inputs.json"
 
 
 def is_planned(config: RunConfig) -> bool:
@@ -62,7 +63,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     measures = read_measures(latest(needs, "compare"))
     judged = read_judged(latest(needs, "judge"))
     free = list(zip(measures, judged, strict=True))
-    path = folder.resolve() / _INPUTS_FILE
+    path = folder.resolve() / INPUTS_FILE
     why = "no tensor was compared"
     forced: list[tuple[Measure, Judged]] = []
     if measures:
@@ -79,22 +80,35 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 def _run_forced(job: Job, folder: Path, reference: Dump, inputs: Path) -> tuple[str, list[tuple[Measure, Judged]]]:
     """Run both sides with the reference's inputs; return why there are no limits, or the target's records with statuses."""
     floors: list[Floor] = []
-    missing = ""
     if are_measured(job.config.tolerance.standards):
         work = _make_folder(folder / "noise")
         request = noise_request(job.config, work, dtype=job.config.target.dtype, ci=job.ci, declared_key="", code=job.user_code)
-        ask_agent(job, "reference", _of_parts(request, job.config, inputs), work)
+        ask_agent(job, "reference", of_parts(request, job.config, inputs), work)
         missing = str(read_plain(work / NOISE_FILE)["problem"])
         if missing:
             shutil.rmtree(work)
             return f"the disturbed runs of the reference failed ({missing})", []
         floors = reduce_to_floors(job, reference, work, NOISES)
         shutil.rmtree(work)
+    write_lines(folder / FLOORS_FILE, floors)
     work = _make_folder(folder / "target")
     code: UserCode = job.user_code
     request = dump_request(job.config, "target", work, ci=job.ci, declared_key="", code=code)
-    ask_agent(job, "target", _of_parts(request, job.config, inputs), work)
-    target = read_dump(work)
+    ask_agent(job, "target", of_parts(request, job.config, inputs), work)
+    forced = judge_forced(job, reference, read_dump(work), floors)
+    shutil.rmtree(work)
+    return "", forced
+
+
+def judge_forced(job: Job, reference: Dump, target: Dump, floors: Iterable[Floor]) -> list[tuple[Measure, Judged]]:
+    """Return the outputs of the parts with their statuses, of a target that was given the reference's inputs.
+
+    Args:
+        job: The run.
+        reference: Dump of the reference.
+        target: Dump of such a run of the target.
+        floors: What rounding alone does to each part at these inputs; none where no standard needs them.
+    """
     executor = choose_executor(job, DeclaredMetrics({}, job.trusted, job.import_paths))
     every = compare(reference, target, executor=executor, constants=(*FILLS, *job.config.tolerance.fills))
     measures = [measure for measure in every if measure.module in job.config.workload.parts and not measure.operator]
@@ -104,10 +118,9 @@ def _run_forced(job: Job, folder: Path, reference: Dump, inputs: Path) -> tuple[
         dtypes=find_dtypes(reference, target, measures),
         known=Circumstances(datetime.datetime.now(tz=datetime.timezone.utc).date()),
         folders=job.team.get("standard", ()),
-        floors=Floors({floor.record: floor for floor in floors}, missing, find_carried(reference.calls())),
+        floors=Floors({floor.record: floor for floor in floors}, "", find_carried(reference.calls())),
     )
-    shutil.rmtree(work)
-    return "", list(zip(measures, statuses, strict=True))
+    return list(zip(measures, statuses, strict=True))
 
 
 def _make_folder(path: Path) -> Path:
@@ -116,12 +129,17 @@ def _make_folder(path: Path) -> Path:
     return path
 
 
-def _of_parts(request: Mapping[str, Any], config: RunConfig, inputs: Path) -> dict[str, Any]:
-    """Return a request that records nothing but the parts, and gives them the reference's inputs."""
-    scope = [literal_pattern(part) for part in config.workload.parts]
+def of_parts(request: Mapping[str, Any], config: RunConfig, inputs: Path | None) -> dict[str, Any]:
+    """Return a request that records nothing but the parts, and gives them the reference's inputs.
+
+    Without a file of inputs it records what the model returns as well, and gives nothing.
+    """
+    modules = [*config.workload.parts, *([] if inputs else [module_text(ROOT_MODULE)])]
+    scope = [literal_pattern(module) for module in modules]
     capture = {**request["capture"], "level": [MODULE], "scope": scope, "rules": [], "weights": LEFT_OUT, "budget": 0}
     determinism = {**request["determinism"], "repeat": False, "observer": UNCHECKED}
-    return {**request, "capture": capture, "determinism": determinism, "inputs": str(inputs)}
+    given = {"inputs": str(inputs)} if inputs else {}
+    return {**request, "capture": capture, "determinism": determinism, **given}
 
 
 STAGE = Stage(

@@ -12,6 +12,7 @@ from precflow.stages.chain import read_parts
 from precflow.stages.compare import read_measures
 from precflow.stages.determinism import Reproduction, read_reproduction
 from precflow.stages.job import Job
+from precflow.stages.mend import read_mends
 from precflow.stages.second_pass.passes import latest, open_both
 from precflow.stages.task_metrics import read_task_metrics
 
@@ -44,4 +45,5 @@ def read_comparison(job: Job, needs: Mapping[str, Path]) -> Comparison:
         alone=read_alone(needs),
         parts=read_parts(needs),
         task_metrics=read_task_metrics(needs),
+        mends=read_mends(needs),
     )

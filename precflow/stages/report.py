@@ -220,6 +220,7 @@ STAGE = Stage(
         "introduced",
         "chain",
         "task_metrics",
+        "mend",
         "operators",
         "advise",
         "whatif",

@@ -101,6 +101,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
         whatifs=tuple(whatifs),
         parts=tuple(name_starts(comparison.parts, [(suspect.record, suspect.name) for suspect in region.suspects])),
         task_metrics=tuple(comparison.task_metrics),
+        mends=tuple(comparison.mends),
         operators=tuple(operators),
         golden=tuple(golden),
         curves=curves,

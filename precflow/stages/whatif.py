@@ -41,10 +41,11 @@ from precflow.diagnosis.advice.whatif import (
     conclude,
     describe,
     describe_changes,
-    narrow,
 )
 from precflow.diagnosis.advice.whatif_files import WhatIf
 from precflow.diagnosis.findings import CONFIRMED, FAILED, NOTHING, PARTLY, REFUTED, Outcome, Suspect
+from precflow.diagnosis.narrowing import narrow
+from precflow.diagnosis.price import ROUNDS, compare_times
 from precflow.dumps.formats import read_dump
 from precflow.dumps.requests import dump_request, gives_choices
 from precflow.dumps.views.paired import see_through_rules
@@ -59,7 +60,6 @@ from precflow.stages.judge import judge_pair
 from precflow.stages.second_pass.passes import latest
 
 KIND = "whatif"
-_ROUNDS = 3  # timed runs of each arm where the price is asked for
 _MOST_PARTS = 16  # parts of the suspects that are tried to find the fewest that are enough
 _LOW = ("float16", "bfloat16")
 
@@ -215,7 +215,7 @@ class _Runs:
         return ArmRun(
             errors={record: float(error) for record, error in errors.items() if error is not None and record in wanted},
             statuses={record.record: record.status for record in judged if record.record in wanted},
-            seconds=float(facts["seconds"] or 0.0),
+            seconds=tuple(map(float, facts["seconds"])),
         )
 
 
@@ -306,11 +306,12 @@ def _find_fewest(parts: Mapping[str, Sequence[str]], dtype: str, runs: _Runs) ->
         tried = _compare_ends(replace(outcome, outcome=PARTLY), without, whole, runs.ends)
         return replace(tried, outcome=REFUTED) if tried.removed <= NEXT_TO_NOTHING else tried
     fewest = narrow(list(parts), lambda members: [arm.passes for arm in measure(members)[1]])
-    without, (timed,) = measure([fewest], rounds=_ROUNDS)
+    without, (timed,) = measure([fewest], rounds=ROUNDS)
     if runs.broke:  # parts that would have been enough may be among those that were not tried
         return replace(outcome, problem=runs.broke)
-    price = timed.seconds / without.seconds if without.seconds else 0.0
-    shown = replace(outcome, title=f"{', '.join(fewest)} in {dtype}", outcome=CONFIRMED, suspects=tuple(fewest), price=price)
+    shown = replace(outcome, title=f"{', '.join(fewest)} in {dtype}", outcome=CONFIRMED, suspects=tuple(fewest))
+    if price := compare_times(without.seconds, timed.seconds):
+        shown = replace(shown, price=price.ratio, spread=(price.least, price.most))
     return _compare_ends(shown, without, timed, runs.ends)
 
 

@@ -115,6 +115,18 @@ def test_the_part_with_the_fault_is_to_blame_and_the_next_one_inherits(small):
     assert "PF603" in {finding["rule"] for finding in ended.result["findings"]}
     assert "to blame: encoder.layers.0 · inherit: encoder.layers.1 · fine: embeddings" in ended.said
     assert "to blame" in (ended.folder / "public" / "report.md").read_text(encoding="utf-8")
+    mends = {mend["title"]: mend for mend in ended.result["mends"]}
+    assert {title: mend["outcome"] for title, mend in mends.items()} == {
+        "as it is": "fails",
+        "encoder.layers.0 in float64": "fails",  # the kernel ignores its argument in any type
+        "encoder.layers.0 unfused": "passes",
+        "encoder.layers.0 on the CPU": "passes",
+        "encoder.layers.0.layer_norm1, encoder.layers.0.layer_norm2 unfused": "passes",
+    }
+    smallest = mends.popitem()[1]
+    assert (smallest["smallest"], smallest["end"]["ratio"] < 1, smallest["price"]["rounds"]) == (True, True, 5)
+    assert not any(mend["smallest"] for mend in mends.values())
+    assert "mend        encoder.layers.0.layer_norm1, encoder.layers.0.layer_norm2 unfused passes, in" in ended.said
 
 
 @pytest.mark.xdist_group("small encoder")

@@ -5,8 +5,9 @@ counts them, and are changed by a mode below capture, so that capture records th
 
     model  ->  hooks and modes of capture  ->  a mode of this file  ->  the operator, changed
 
-A module is changed by changing every operator inside it. What concerns the whole run (switches of torch, the implementation of
-attention) is set when the block begins and put back when it ends.
+A module is changed by changing every operator inside it; written out are those that have a definition. What concerns the
+whole run (switches of torch, the implementation of attention, parts that are raised) is set when the block begins and put back
+when it ends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
@@ -30,6 +32,7 @@ from precflow.agent.contract import FORWARD, OPERATOR, OUTSIDE, PLACEMENT, join_
 from precflow.agent.failures import AgentError
 from precflow.agent.replay.calls import CannotCompute, parse_argument
 from precflow.agent.session.disturbance import Schema, SchemaMode
+from precflow.agent.session.raised_parts import raise_parts
 from precflow.agent.session.workload_model import map_tensors
 from precflow.agent.session.written_out import DEFINITIONS
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from precflow.agent.request import Change
 
 CallId = Tuple[str, int, str, int]  # module, its number, operator, ordinal
+_RunChange = Callable[[torch.nn.Module, Any], ContextManager[Any]]
 
 _OF_AUTOGRAD = frozenset(["detach", "alias"])  # capture does not count them: autograd inserts them by itself
 _MASKS = ("attn_mask", "attention_mask", "mask", "atten_mask")  # names of the argument in torch and torch_npu
@@ -52,17 +56,26 @@ class Interventions:
         model: The model.
         changes: What is changed.
         is_quiet: Tells whether capture works at the moment: its own operators are left alone.
+        uncast: Name of a weight -> its tensor before the model was cast, of the parts that are raised to a wider type.
 
     Attributes:
         changed: Number of calls that were changed so far.
     """
 
-    def __init__(self, model: torch.nn.Module, changes: Sequence[Change], is_quiet: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        changes: Sequence[Change],
+        is_quiet: Callable[[], bool] = lambda: False,
+        uncast: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    ) -> None:
         self.changed = 0
         self._met = 0  # calls that are to be changed, also where a change would leave them as they are
         self._model = model
         self._is_quiet = is_quiet
         self._of_run = [change for change in changes if not change.records]
+        raise_them = functools.partial(raise_parts, weights=uncast)
+        self._run_changes: Dict[str, _RunChange] = {**_RUN_CHANGES, "part": raise_them}
         self._of_calls: Dict[CallId, Dict[str, Any]] = {}
         self._of_modules: Dict[Tuple[str, int], Dict[str, Any]] = {}
         self._below = False  # some of the calls are aten operators
@@ -91,7 +104,7 @@ class Interventions:
         self._running = [(OUTSIDE, 0, Counter())]
         with ExitStack() as undo:
             for change in self._of_run:
-                undo.enter_context(_RUN_CHANGES[change.kind](self._model, change.value))
+                undo.enter_context(self._run_changes[change.kind](self._model, change.value))
             if self._of_calls or self._of_modules:
                 for module in self._model.modules():
                     undo.callback(module.register_forward_pre_hook(self._enter_module, prepend=True).remove)
@@ -173,6 +186,8 @@ class Interventions:
             entries = self._running[1:] or self._running
             around = (self._of_modules.get(entry[:2]) for entry in reversed(entries))
             change = next((inherited for inherited in around if inherited), None)
+            if change and "operator" in change and inside not in DEFINITIONS:  # the others of its module are written out
+                change = {kind: value for kind, value in change.items() if kind != "operator"}
         return change or {}
 
     def _run(
@@ -460,7 +475,7 @@ class _EagerAttention:
         self._before = []
 
 
-_RUN_CHANGES: Mapping[str, Callable[[torch.nn.Module, Any], ContextManager[Any]]] = {
+_RUN_CHANGES: Mapping[str, _RunChange] = {
     "switches": _Switches,
     "attention": _EagerAttention,
 }

@@ -24,6 +24,7 @@ from precflow.agent.recording import check_capture
 from precflow.agent.session import determinism, faults, rank_group
 from precflow.agent.session.dump import explain_user_errors, make_random_numbers, open_writer, record
 from precflow.agent.session.interventions import Interventions
+from precflow.agent.session.raised_parts import parts_in
 from precflow.agent.session.training import Training
 from precflow.agent.session.workload_model import RunContext, Workload, element_type, prepare
 from precflow.agent.workloads.resolve import extend_path
@@ -41,7 +42,8 @@ def whatif(request: Request, device: Device, where: torch.device, events: Events
     """Write one dump for each arm into a subfolder of ``request.output``, and ``whatif.json`` last.
 
     The file has for each arm ``problem`` (why it did not run; then it has no dump), ``changed`` (number of calls that were
-    changed) and ``seconds`` (the fastest of ``request.rounds`` runs without capture, ``null`` if there were none).
+    changed) and ``seconds`` (of each of ``request.rounds`` runs without capture, in turn with those of the other arms, so that
+    the n-th of all arms belong together). One more round before them warms up and is left out.
 
     Raises:
         AgentError: The workload does not run as it is, or a dump cannot be written.
@@ -51,7 +53,10 @@ def whatif(request: Request, device: Device, where: torch.device, events: Events
     extend_path(request.import_paths, request.workload)
     with explain_user_errors():
         run = RunContext(request, device, where, events, make_random_numbers(request))
-        workload = prepare(run)
+        raised = [
+            name for arm in request.arms for change in arm.changes if change.kind == "part" for name in parts_in(change.value)
+        ]
+        workload = prepare(run, uncast=raised)
     arms: Dict[str, Dict[str, Any]] = {}
     for number, arm in enumerate(request.arms):
         events.report_progress("whatif", "with %s" % arm.name)
@@ -59,9 +64,10 @@ def whatif(request: Request, device: Device, where: torch.device, events: Events
             arms[arm.name] = _record(arm, run, workload)
     sound = [arm for arm in request.arms if not arms[arm.name]["problem"]]
     # In turn, so that a machine that gets slower meanwhile is so for all of them.
-    for arm in sound * request.rounds:
-        seconds, before = _time(arm, run, workload), arms[arm.name]["seconds"]
-        arms[arm.name]["seconds"] = seconds if before is None else min(seconds, before)
+    for number in range(request.rounds + 1 if request.rounds else 0):
+        for arm in sound:
+            seconds = _time(arm, run, workload)
+            arms[arm.name]["seconds"] += [seconds] if number else []
     if rank_of(request):  # the first rank writes it for all
         return
     try:
@@ -83,7 +89,7 @@ def _record(arm: Arm, run: RunContext, workload: Workload) -> Dict[str, Any]:
     def intervene(recorder: Recorder) -> ContextManager[Any]:
         """Return what changes the calls of one step, while the recorder records them."""
         guard = recorder.without_recording()
-        acting.append(Interventions(workload.model, arm.changes, lambda: guard.is_held))
+        acting.append(Interventions(workload.model, arm.changes, lambda: guard.is_held, workload.uncast))
         return acting[0]
 
     try:
@@ -95,15 +101,17 @@ def _record(arm: Arm, run: RunContext, workload: Workload) -> Dict[str, Any]:
         if error.kind not in _OF_ARM or arm.name == UNCHANGED:
             raise
         shutil.rmtree(folder, ignore_errors=True)
-        return {"problem": error.message, "changed": 0, "seconds": None}
-    return {"problem": "", "changed": acting[0].changed, "seconds": None}
+        return {"problem": error.message, "changed": 0, "seconds": []}
+    return {"problem": "", "changed": acting[0].changed, "seconds": []}
 
 
 def _time(arm: Arm, run: RunContext, workload: Workload) -> float:
     """Return how long the steps take without capture, in seconds."""
     request = run.request
     run = run._replace(numbers=make_random_numbers(request))
-    around: ContextManager[Any] = Interventions(workload.model, arm.changes) if arm.changes else nullcontext()
+    around: ContextManager[Any] = nullcontext()
+    if arm.changes:
+        around = Interventions(workload.model, arm.changes, uncast=workload.uncast)
     training = Training(request, workload.model, run.where)
     determinism.reseed(request.determinism, run.device)
     workload.restore()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import difflib
 import inspect
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 from torch._C import DisableTorchFunction
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from precflow.agent.session.random_numbers import RandomNumbers
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
+_SHOWN = 8  # names of modules that a message lists
 _NARROWER = {  # the types that weights are cast to
     torch.float64: (torch.float32, torch.bfloat16, torch.float16),
     torch.float32: (torch.bfloat16, torch.float16),
@@ -54,6 +58,7 @@ class Workload(NamedTuple):
         trained: Copies of the parameters on the CPU, for the same reason, if the workload trains them.
         float32_modules: Names of the modules that mixed precision keeps in float32.
         mixed_precision: Section of the request.
+        uncast: Name of a parameter or buffer -> its tensor before cast and move, of the modules that were asked for.
     """
 
     model: torch.nn.Module
@@ -66,6 +71,7 @@ class Workload(NamedTuple):
     trained: Dict[str, torch.Tensor]
     float32_modules: List[str]
     mixed_precision: PrecisionSection
+    uncast: Mapping[str, torch.Tensor]
 
     def copy_inputs(self, dtype: torch.dtype, device: torch.device) -> Dict[str, Any]:
         """Return fresh inputs on the device: a model may write to those it gets.
@@ -99,7 +105,7 @@ class Workload(NamedTuple):
                     module._buffers[key] = _copy_buffer(original)  # noqa: SLF001  the same
 
 
-def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
+def prepare(run: RunContext, *, hashed: bool = True, uncast: Collection[str] = ()) -> Workload:
     """Build the workload, hash weights and inputs, cast the model and move it to the device.
 
     Weights are hashed before cast and move: then both sides have the same hashes whatever their element type.
@@ -108,6 +114,7 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
         run: What it runs with.
         hashed: Whether weights and inputs are hashed. A run that is only compared with another run of the same side needs no
             hashes, and those of a large model take as long as building it.
+        uncast: Names of modules whose weights are kept as they were before the cast.
 
     Raises:
         AgentError: ``workload`` if a factory returns something else than it should, ``bad_request``, ``untrusted``,
@@ -123,6 +130,7 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
         if devices:
             message = "workload.model: %s returned a model on %s" % (_section(request, "model")["_target_"], ", ".join(devices))
             raise AgentError("workload", message, "build it on the CPU: precflow hashes the weights, casts them and moves them")
+        _refuse_unknown_parts(request.parts, model)
         inputs = build_inputs(request, model)
     with events.time_part("weights", "reading the weights"):
         faults.refuse_misplaced(request, [model])
@@ -135,6 +143,7 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
         model.train(request.workload.get("mode", "eval") == "train")
         removed = determinism.remove_dropout(model) if request.determinism.dropout == "removed" else {}
         dropouts = [name for name, module in removed.items() if module.training]  # in evaluation none would have acted
+        kept = _list_tensors(model, uncast)
         place_model(model, dtype, run.where)
         float32_modules = precision.cast_model(request.mixed_precision, model, run.where)
         run.device.synchronize()
@@ -152,7 +161,18 @@ def prepare(run: RunContext, *, hashed: bool = True) -> Workload:
         trained,
         float32_modules,
         run.request.mixed_precision,
+        kept,
     )
+
+
+def _list_tensors(model: torch.nn.Module, modules: Collection[str]) -> Dict[str, torch.Tensor]:
+    """Return the parameters and buffers inside modules by name, a tied one by each of its names.
+
+    A cast gives a parameter other memory; what is returned here stays what it is.
+    """
+    both = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    named = ((join_names("", name), tensor) for name, tensor in chain(*both)) if modules else ()
+    return {name: tensor.detach() for name, tensor in named if any(name.startswith(module + ".") for module in modules)}
 
 
 def _list_buffers(model: torch.nn.Module) -> List[Tuple[torch.nn.Module, str, str]]:
@@ -183,6 +203,28 @@ def build_model(request: Request) -> torch.nn.Module:
         message = "workload.model: %s returned a %s; expected a torch.nn.Module" % (spec["_target_"], type(model).__name__)
         raise AgentError("workload", message)
     return model
+
+
+def _refuse_unknown_parts(parts: Collection[str], model: torch.nn.Module) -> None:
+    """Refuse names of parts that the model does not have, before anything is run.
+
+    Raises:
+        AgentError: ``workload``; the next step has the list with the nearest names.
+    """
+    modules = sorted(
+        filter(None, (join_names("", name) for name, _ in model.named_modules())), key=lambda name: name.count(".")
+    )
+    unknown = [part for part in parts if part not in modules]
+    if not unknown:
+        return
+    shown = ", ".join(modules[:_SHOWN]) + (
+        ", and %d more inside them" % (len(modules) - _SHOWN) if len(modules) > _SHOWN else ""
+    )
+    near = {part: difflib.get_close_matches(part, modules, 1) for part in unknown}
+    message = "workload.parts: the model has no module %s; it has %s"
+    corrected = "workload.parts=[%s]" % ",".join((near.get(part) or [part])[0] for part in parts)
+    step = corrected if all(near.values()) else "name modules of the model, or leave workload.parts out"
+    raise AgentError("workload", message % (", ".join(unknown), shown or "none"), step)
 
 
 def build_inputs(request: Request, model: torch.nn.Module) -> Dict[str, Any]:
@@ -254,6 +296,11 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
         return type(value)(*[map_tensors(item, change) for item in value])
     if isinstance(value, (list, tuple)):
         return type(value)(map_tensors(item, change) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # what a model returns may be one
+        changed = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(changed, field.name, map_tensors(getattr(value, field.name, None), change))
+        return changed
     return value
 
 

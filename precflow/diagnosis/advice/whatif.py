@@ -7,7 +7,7 @@ is *refuted* if nearly all of the error is still there. A confirmed one makes th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from precflow.diagnosis.findings import (
     Outcome,
     Suspect,
 )
+from precflow.diagnosis.price import describe_ratio
 from precflow.judgement.coverage import COMPARED
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 
@@ -54,13 +55,13 @@ class ArmRun:
         problem: Why it did not run; ``""`` if it did.
         errors: Identity text -> relative_l2 of the output, where it was measured.
         statuses: Identity text -> status.
-        seconds: Time of its steps without capture, 0 if it was not taken.
+        seconds: Time of its steps without capture, by round; the n-th of all arms of a process were taken one after the other.
     """
 
     problem: str = ""
     errors: Mapping[str, float] = field(default_factory=dict)
     statuses: Mapping[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: tuple[float, ...] = ()
 
     def failing(self, records: Collection[str]) -> list[str]:
         """Return those of the records that fail."""
@@ -222,32 +223,6 @@ def _share(before: float, after: float) -> float:
     return 1.0 - after / before if before > 0 else 0.0
 
 
-def narrow(members: Sequence[str], mends: Callable[[list[list[str]]], list[bool]], most: int = 64) -> list[str]:
-    """Return few of the members that still mend, no single one of which can be left out (delta debugging, Zeller 1999).
-
-    Args:
-        members: All of them together mend.
-        mends: Tells for each of several parts whether it mends alone; all of them are tried at once.
-        most: Largest number of parts that are tried.
-    """
-    kept, pieces, tried = list(members), 2, 0
-    while len(kept) > 1 and tried < most:
-        size = -(-len(kept) // pieces)
-        parts = [kept[start : start + size] for start in range(0, len(kept), size)]
-        rests = [[one for one in kept if one not in part] for part in parts] if len(parts) > 2 else []
-        asked = [*parts, *rests][: most - tried]
-        tried += len(asked)
-        good = next((part for part, mended in zip(asked, mends(asked), strict=True) if mended), None)
-        if good is not None:
-            pieces = 2 if len(good) <= size else max(pieces - 1, 2)
-            kept = good
-        elif size == 1:
-            break
-        else:
-            pieces = min(2 * pieces, len(kept))
-    return kept
-
-
 # What follows
 
 
@@ -297,5 +272,5 @@ def explain(outcome: Outcome) -> str:
     percent = f"{max(math.floor(outcome.removed * finer), 0) / finer * 100:.{3 if finer > 1e4 else 1}f} %"
     gone = "all" if outcome.removed == 1 else percent
     enough = f"; {', '.join(outcome.needed)} alone is enough" if outcome.needed else ""
-    price = f", in {outcome.price:.2f} times the time" if outcome.price else ""
+    price = f", in {describe_ratio(outcome.price, *(outcome.spread or [outcome.price] * 2))}" if outcome.price else ""
     return f"with {outcome.title}, {gone} of the error is gone{price}{enough}"

@@ -129,5 +129,16 @@ def _check_kind(kind: str, value: Any) -> str:
     if kind == "arguments" and isinstance(value, Mapping):
         plain = all(isinstance(name, str) and isinstance(each, (bool, int, float, str)) for name, each in value.items())
         return "" if plain and value else "`reference`, or names of arguments with a number, text or truth value each"
+    if kind == "part":
+        return "" if _is_part(value) else "`modules` with a list of names, and `dtype` (float32, float64) or `device` (cpu)"
     listed = value if kind == "switches" and isinstance(value, list) and value else [value]
     return "" if all(isinstance(each, str) and each in words for each in listed) else f"one of {', '.join(words)}"
+
+
+def _is_part(value: Any) -> bool:
+    """Tell whether a value names modules, and a wider type or another device that they are to run in."""
+    if not isinstance(value, Mapping) or not value.keys() <= {"modules", "dtype", "device"} or len(value) < 2:
+        return False
+    names = value.get("modules")
+    named = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+    return bool(named) and all(value[key] in WHATIF_KINDS[key] for key in ("dtype", "device") if key in value)

@@ -68,7 +68,15 @@ def test_arms_train_from_the_same_state_and_are_timed(made):
     facts, dumps = made(same, workload=workload, capture={"phase": ["forward", "gradient"], "step": [0, 1]}, rounds=2)
     contents = [{record.text: record.content for call in dump.calls() for record in call.outputs} for dump in dumps.values()]
     assert contents[0] == contents[1]
-    assert all(arm["seconds"] > 0 for arm in facts.values())
+    assert all(len(arm["seconds"]) == 2 and min(arm["seconds"]) > 0 for arm in facts.values())
+
+
+def test_a_part_in_a_wider_type_has_the_weights_of_before_the_cast(made):
+    precise = {"name": "precise", "changes": [{"kind": "part", "value": {"modules": ["linear"], "dtype": "float32"}}]}
+    _, dumps = made(precise, dtype="float16")
+    rounded, found = (output(dumps[name], "linear/forward.output.0") for name in ("unchanged", "precise"))
+    assert rounded.dtype == found.dtype == np.float16
+    assert not np.array_equal(rounded, found)
 
 
 def test_a_workload_that_does_not_run_as_it_is_is_an_error(made):

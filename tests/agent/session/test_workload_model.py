@@ -78,6 +78,16 @@ def test_inputs_that_are_neither_dict_nor_tuple_are_named(prepared):
     assert "dict of keyword arguments" in caught.value.next_step
 
 
+@pytest.mark.parametrize(
+    ("parts", "step"),
+    [(["linear", "nrom"], r"workload.parts=[linear,norm]"), (["unet"], "name modules of the model, or leave")],
+)
+def test_a_part_that_the_model_does_not_have_is_refused_before_anything_runs(prepared, parts, step):
+    with pytest.raises(AgentError, match=rf"the model has no module {parts[-1]}; it has linear, norm") as caught:
+        prepared(parts=parts)
+    assert step in caught.value.next_step
+
+
 def test_a_model_on_another_device_is_refused(prepared):
     with pytest.raises(AgentError, match="returned a model on meta") as caught:
         prepared(model="on_meta")

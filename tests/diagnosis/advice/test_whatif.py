@@ -13,10 +13,10 @@ from precflow.diagnosis.advice.whatif import (
     describe,
     describe_changes,
     find_confirming,
-    narrow,
 )
 from precflow.diagnosis.advice.whatif_files import WhatIf
 from precflow.diagnosis.findings import Finding, Outcome, Suspect
+from precflow.diagnosis.narrowing import narrow
 
 
 def suspect(name, order=0):

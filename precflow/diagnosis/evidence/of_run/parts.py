@@ -16,6 +16,11 @@ EVIDENCE = {
     "part_error": Evidence("error of the first part to blame", "On the reference's inputs, by its tightest limit."),
     "part_limit": Evidence("limit of the first part to blame", "In the same metric."),
     "part_starts": Evidence("first suspect inside that part", "The first suspect in that part; empty without one."),
+    "mend": Evidence(
+        "smallest mend", "The smallest set of parts or modules that was raised and made the run pass; empty without one."
+    ),
+    "mend_price": Evidence("its time, in times of today's", "Median over timed rounds in turn with the run as it is."),
+    "mends_tried": Evidence("mends that were tried", "Sets of parts that were raised, whether they passed or not."),
 }
 
 
@@ -33,4 +38,10 @@ def gather(run: Comparison) -> dict[str, Any]:
         found["part_starts"] = blamed[0].starts
         if blamed[0].forced is not None:
             found |= {"part_error": blamed[0].forced.error, "part_limit": blamed[0].forced.limit}
+    tried = [mend for mend in run.mends if mend.raised]
+    if tried:
+        found["mends_tried"] = [mend.title for mend in tried]
+    for mend in tried:
+        if mend.smallest:
+            found |= {"mend": mend.title} | ({"mend_price": mend.price.ratio} if mend.price else {})
     return found

@@ -1,0 +1,31 @@
+"""Few of many members that are enough, by delta debugging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+
+def narrow(members: Sequence[str], mends: Callable[[list[list[str]]], list[bool]], most: int = 64) -> list[str]:
+    """Return few of the members that still mend, no single one of which can be left out (delta debugging, Zeller 1999).
+
+    Args:
+        members: All of them together mend.
+        mends: Tells for each of several parts whether it mends alone; all of them are tried at once.
+        most: Largest number of parts that are tried.
+    """
+    kept, pieces, tried = list(members), 2, 0
+    while len(kept) > 1 and tried < most:
+        size = -(-len(kept) // pieces)
+        parts = [kept[start : start + size] for start in range(0, len(kept), size)]
+        rests = [[one for one in kept if one not in part] for part in parts] if len(parts) > 2 else []
+        asked = [*parts, *rests][: most - tried]
+        tried += len(asked)
+        good = next((part for part, mended in zip(asked, mends(asked), strict=True) if mended), None)
+        if good is not None:
+            pieces = 2 if len(good) <= size else max(pieces - 1, 2)
+            kept = good
+        elif size == 1:
+            break
+        else:
+            pieces = min(2 * pieces, len(kept))
+    return kept
