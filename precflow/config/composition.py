@@ -206,7 +206,7 @@ def _resolve_defaults(choices: tuple[str, ...], headers: tuple[tuple[str, str, s
         headers: Group, name, package and ``defaults`` of each file: with the choices, all that the order depends on.
     """
     del headers  # Hydra reads them from the files
-    recipe_source.register()
+    recipe_source.register(values=False)
     try:
         with initialize_config_dir(str(resources.directory("conf")), version_base="1.3", job_name="precflow"):
             loader = GlobalHydra.instance().config_loader()

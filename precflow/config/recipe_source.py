@@ -125,11 +125,16 @@ def address(folder: SearchFolder) -> str:
     return f"{SCHEME}://{folder.group}/{folder.folder.as_posix().lstrip('/')}"
 
 
-def register() -> None:
-    """Tell Hydra about precflow's folders and about the defaults of the schema; may be called again."""
+def register(*, values: bool = True) -> None:
+    """Tell Hydra about precflow's folders and about the schema; may be called again.
+
+    Args:
+        values: With the defaults of all keys. Hydra copies them several times, which takes half of the time that it needs for
+            the order of the files alone.
+    """
     Plugins.instance().register(FolderSource)
     Plugins.instance().register(FoldersFirst)
-    ConfigStore.instance().store(name="schema", node=plain(RunConfig()), provider="precflow")
+    ConfigStore.instance().store(name="schema", node=plain(RunConfig()) if values else {}, provider="precflow")
 
 
 @contextmanager
