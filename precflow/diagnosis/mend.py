@@ -70,6 +70,7 @@ def describe_raised(raised: Iterable[Raised]) -> str:
     """
 
     def join(modules: Sequence[str]) -> str:
+        """Return the first names, and how many more there are."""
         more = f" and {len(modules) - _SHOWN} more" if len(modules) > _SHOWN else ""
         return ", ".join(modules[:_SHOWN]) + more
 
@@ -118,6 +119,7 @@ def narrow_part(
     tried = 0
 
     def count(asked: list[list[str]]) -> list[bool]:
+        """Tell for each list whether it is enough, and count the runs that this takes."""
         nonlocal tried
         tried += len(asked)
         return mends(asked) if asked else []

@@ -5,9 +5,9 @@ skips these rows leaves in them what another one computes::
 
     step0.attention_mask    1 1 1 0 0      hidden states of tokens 0 to 2 agree, those of 3 and 4 do not
 
-A failing record whose real tokens are within its limits is no place where an error starts. Nor is it evidence for aligned: a
-pairing rule that cuts the padding off compares the rest. Padding without a mask among the inputs is not known to be padding: a
-text encoder hands it on.
+If the real tokens of a failing record are within its limits, no error starts there. The record is no evidence for aligned
+either: to have the rest compared, a pairing rule cuts the padding off. Without a mask among the inputs nothing is taken for
+padding, for a text encoder hands its padding on.
 """
 
 from __future__ import annotations
