@@ -671,7 +671,8 @@ class Report:
     )
     formats: tuple[str, ...] = key(
         ("html", "markdown", "json", "junit", "csv"),
-        "Files that are written: to `public/`, and tables of all records (csv, xlsx, parquet) beside it.",
+        "Files that are written: to `public/`, and beside it tables of all records (csv, xlsx, parquet) and event files "
+        "(tensorboard).",
         "[markdown, json, xlsx]",
     )
 

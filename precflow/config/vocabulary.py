@@ -80,7 +80,7 @@ WORDS = {
     "PairingRule.pair_by": ("", "request"),
     "PairingRule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
-    "Report.formats": ("html", "markdown", "json", "junit", "csv", "xlsx", "parquet"),
+    "Report.formats": ("html", "markdown", "json", "junit", "sarif", "csv", "xlsx", "parquet", "tensorboard"),
     "Executor.name": ("local", "dask"),
     "RunConfig.sides": SIDES,
     "RunConfig.output": ("auto", "terminal", "ci", "quiet"),

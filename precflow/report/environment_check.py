@@ -1,4 +1,4 @@
-"""A check of environments alone as a page, as Markdown, as plain data and as a screen; all of them show every row."""
+"""A check of environments alone as a page, as Markdown, JSON, JUnit and as a screen; all of them show every row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from precflow.environment.checks import Row, count_problems
 from precflow.environment.known_issues import MetIssue
 from precflow.files import write_text
 from precflow.judgement.verdicts import EXIT_CODES
-from precflow.report import html
+from precflow.report import html, junit
 from precflow.report.templating import load_templates
 from precflow.version import __version__
 
@@ -96,12 +96,16 @@ def as_plain(report: CheckReport) -> dict[str, Any]:
 
 
 def write_files(report: CheckReport, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write ``report.html``, ``report.md`` and ``result.json`` as far as they are among the formats; return the files."""
+    """Write ``report.html``, ``report.md``, ``result.json`` and ``junit.xml`` as far as they are among the formats.
+
+    There are no records for tables and no lines of source for SARIF.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     made = {
         "html": ("report.html", _render_html),
         "markdown": ("report.md", _render_markdown),
         "json": ("result.json", lambda each: json.dumps(as_plain(each), indent=1, ensure_ascii=False) + "\n"),
+        "junit": ("junit.xml", _render_junit),
     }
     written = []
     for name in formats:
@@ -110,6 +114,22 @@ def write_files(report: CheckReport, folder: Path, formats: Sequence[str]) -> li
             write_text(folder / file, render(report))
             written.append(folder / file)
     return written
+
+
+def _render_junit(report: CheckReport) -> str:
+    """Return a case for the whole and one for each topic of a side: failure if something has to be fixed."""
+    outcome = {"aligned": "passed", "misaligned": "failure", "inconclusive": "error"}[report.verdict]
+    cases = [junit.Case("verdict", "environment", outcome, report.outcome)]
+    for side in report.sides:
+        topics: dict[str, list[Row]] = {}
+        for row in side.rows:
+            topics.setdefault(row.topic, []).append(row)
+        for topic, rows in topics.items():
+            wrong = [row for row in rows if row.problem or row.unknown]
+            state = "failure" if any(row.problem for row in rows) else "error" if wrong else "passed"
+            message = "; ".join(row.text for row in wrong or rows)
+            cases.append(junit.Case(side.side, topic, state, message, "\n".join(row.fix for row in wrong if row.fix)))
+    return junit.render_cases(report.recipe, cases)
 
 
 def _render_html(report: CheckReport) -> str:

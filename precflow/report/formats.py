@@ -7,7 +7,7 @@ from pathlib import Path
 
 from precflow.errors import PrecflowError, StoreError
 from precflow.files import replacing
-from precflow.report import html, junit, markdown, result_json
+from precflow.report import html, junit, markdown, result_json, sarif
 from precflow.report.model import ReportModel
 
 FORMATS: Mapping[str, tuple[str, Callable[[ReportModel], str]]] = {
@@ -15,6 +15,7 @@ FORMATS: Mapping[str, tuple[str, Callable[[ReportModel], str]]] = {
     "markdown": ("report.md", markdown.render),
     "json": ("result.json", result_json.render),
     "junit": ("junit.xml", junit.render),
+    "sarif": ("result.sarif", sarif.render),
 }
 
 

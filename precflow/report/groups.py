@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections import defaultdict
@@ -15,7 +16,7 @@ from precflow.report.row import Row
 from precflow.report.tree import split_levels
 
 KINDS = ("module", "operator", "type", "phase")
-LEVELS = 2  # of a module's path, as in JUnit
+LEVELS = 2  # of a module's path: `encoder`, `encoder.layers.0`; with more, lists become too long to read
 MOST = 100  # groups of a kind; those that fail most
 
 
@@ -32,16 +33,23 @@ def group_rows(rows: Sequence[Row], most: int = MOST) -> tuple[GroupRow, ...]:
     judged = [row for row in rows if highlights.is_judged(row)]
     if not judged:
         return ()
-    modules = {
-        module: ".".join(split_levels(module)[:LEVELS]) or "(model)" for module in {row.measure.module for row in judged}
-    }
     names_of = {
-        "module": [modules[row.measure.module] for row in judged],
+        "module": [find_module(row) for row in judged],
         "operator": [row.measure.operator for row in judged],
         "type": [_describe_types(row) for row in judged],
         "phase": [row.measure.phase for row in judged],
     }
     return tuple(group for by in KINDS for group in _group(by, judged, names_of[by])[:most])
+
+
+def find_module(row: Row) -> str:
+    """Return the module of the first ``LEVELS`` levels that a record belongs to; ``(model)`` is the model itself."""
+    return _shorten(row.measure.module)
+
+
+@functools.lru_cache(maxsize=1 << 16)  # records are many, modules are few
+def _shorten(module: str) -> str:
+    return ".".join(split_levels(module)[:LEVELS]) or "(model)"
 
 
 def _group(by: str, rows: Sequence[Row], names: Sequence[str]) -> list[GroupRow]:

@@ -1,4 +1,7 @@
-"""``junit.xml`` for build servers: a case for the verdict, for each stage, and for each module of the first two levels."""
+"""``junit.xml`` for build servers: a case for the verdict, for each stage, and for each module of the first two levels.
+
+A scan and a check of environments make cases of their own, and :func:`render_cases` writes those of all.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,12 @@ from precflow.curves.outcome import CurveOutcome
 from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES
 from precflow.report import highlights, wording
 from precflow.report.curves import describe_curve
+from precflow.report.groups import find_module
 from precflow.report.model import ReportModel, Row
-from precflow.report.tree import split_levels
 from precflow.streams import printable_lines  # XML cannot hold control characters: they become visible escapes
 from precflow.task.outcome import BEYOND, NOT_COMPUTED, WITHIN, TaskOutcome, summarize
 
-MOST_CASES = 1000  # most cases for modules; for a model with 200 000 modules the file would otherwise have 30 MB
-LEVELS = 2  # levels of module names: `encoder`, `encoder.layers.0`; with more, the list becomes too long to read
+MOST_CASES = 1000  # of a suite; for a model with 200 000 modules the file would otherwise have 30 MB
 _IN_WORDS = {"failure": "failed", "error": "without evidence", "skipped": "skipped", "passed": "passed"}
 _WORST_FIRST = tuple(_IN_WORDS)
 _SHOWN = 10  # records listed in a failing case
@@ -29,7 +31,7 @@ class Case:
     """One test case.
 
     Attributes:
-        suite: ``verdict``, ``stages``, ``curves``, ``task metrics`` or ``modules``.
+        suite: Of a run ``verdict``, ``stages``, ``curves``, ``task metrics`` or ``modules``.
         name: What a build server lists.
         outcome: ``passed``, ``failure``, ``error`` (no evidence) or ``skipped`` (nothing that could have failed).
         message: One line.
@@ -47,25 +49,26 @@ class Case:
 
 def render(model: ReportModel) -> str:
     """Return the run as JUnit XML."""
-    cases = list_cases(model)
-    root = ET.Element("testsuites", _count_outcomes(model.recipe, cases))
+    return render_cases(model.recipe, list_cases(model))
+
+
+def render_cases(name: str, cases: Sequence[Case]) -> str:
+    """Return cases as JUnit XML, those of a suite together; ``name`` stands before each suite."""
+    root = ET.Element("testsuites", _count_outcomes(name, cases))
     for suite in dict.fromkeys(case.suite for case in cases):
         inside = [case for case in cases if case.suite == suite]
-        part = ET.SubElement(root, "testsuite", _count_outcomes(f"{model.recipe}.{suite}", inside))
+        part = ET.SubElement(root, "testsuite", _count_outcomes(f"{name}.{suite}", inside))
         for case in inside:
-            _append_case(part, model.recipe, case)
+            _append_case(part, name, case)
     ET.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
 def list_cases(model: ReportModel) -> list[Case]:
     """Return every case. The verdict is one of them, because a run can be inconclusive although each module passes."""
-    name_of = {
-        module: ".".join(split_levels(module)[:LEVELS]) or "(model)" for module in {row.measure.module for row in model.rows}
-    }
     grouped: dict[str, list[Row]] = {}
     for row in model.rows:
-        grouped.setdefault(name_of[row.measure.module], []).append(row)
+        grouped.setdefault(find_module(row), []).append(row)
     modules = [_make_module_case(name, rows) for name, rows in grouped.items()]
     outcomes = {"kept": "passed", "run": "passed", "skipped": "skipped"}
     stages = [
@@ -97,20 +100,25 @@ def list_cases(model: ReportModel) -> list[Case]:
         *stages,
         *(_make_curve_case(one) for one in model.curves),
         *(_make_task_case(one) for one in model.task_metrics),
-        *_keep_worst(modules),
+        *keep_worst(modules, "module"),
     ]
 
 
-def _keep_worst(modules: Sequence[Case]) -> list[Case]:
-    """Return the cases of modules; if there are too many, only the worst, and one last case that counts the others."""
-    if len(modules) <= MOST_CASES:
-        return list(modules)
-    ranked = sorted(range(len(modules)), key=lambda number: _WORST_FIRST.index(modules[number].outcome))
-    kept, others = sorted(ranked[: MOST_CASES - 1]), [modules[number] for number in ranked[MOST_CASES - 1 :]]
+def keep_worst(cases: Sequence[Case], what: str) -> list[Case]:
+    """Return the cases of one suite; if there are too many, only the worst, and one last case that counts the others.
+
+    Args:
+        cases: Of modules, for instance.
+        what: What one is, in the singular.
+    """
+    if len(cases) <= MOST_CASES:
+        return list(cases)
+    ranked = sorted(range(len(cases)), key=lambda number: _WORST_FIRST.index(cases[number].outcome))
+    kept, others = sorted(ranked[: MOST_CASES - 1]), [cases[number] for number in ranked[MOST_CASES - 1 :]]
     counted = Counter(case.outcome for case in others)
     listed = ", ".join(f"{numbers.count(many)} {_IN_WORDS[outcome]}" for outcome, many in counted.items())
-    name = f"({numbers.plural(len(others), 'other module')}: {listed})"
-    return [*(modules[number] for number in kept), Case("modules", name, others[0].outcome, listed)]
+    name = f"({numbers.plural(len(others), f'other {what}')}: {listed})"
+    return [*(cases[number] for number in kept), Case(cases[0].suite, name, others[0].outcome, listed)]
 
 
 def _make_module_case(name: str, rows: Sequence[Row]) -> Case:
@@ -175,7 +183,7 @@ def _append_case(suite: ET.Element, recipe: str, case: Case) -> None:
     facts = {"classname": classname, "name": name, "time": f"{case.seconds:.3f}"}
     element = ET.SubElement(suite, "testcase", facts)
     if case.outcome == "passed":
-        if case.suite in {"verdict", "modules"} and case.message:
+        if case.suite != "stages" and case.message:
             ET.SubElement(element, "system-out").text = printable_lines(case.message)
         return
     outcome = ET.SubElement(element, case.outcome, {"message": printable_lines(case.message)})

@@ -1,13 +1,16 @@
-"""A scan of a source tree as a page, as Markdown and as plain data; all of them show every finding."""
+"""A scan of a source tree as a page, as Markdown, JSON, JUnit and SARIF."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from precflow.report import html
+from precflow import numbers
+from precflow.report import html, junit, sarif
 from precflow.report.templating import load_templates
 from precflow.scan.findings import Finding, ScanResult
 from precflow.scan.rules import LOOK, NUMBERS, STOPS
@@ -50,6 +53,39 @@ def as_plain(scan: ScanResult, code: int) -> dict[str, Any]:
         ],
         "findings": [{**asdict(finding), "kind": finding.kind} for finding in scan.findings],
     }
+
+
+def render_json(scan: ScanResult, code: int) -> str:
+    """Return everything as JSON, but the patch."""
+    return json.dumps(as_plain(scan, code), indent=1) + "\n"
+
+
+def render_junit(scan: ScanResult, code: int) -> str:
+    """Return a case for the tree, which fails as the exit code does, and one for each file in which something was found.
+
+    A file fails if something in it does not run on an NPU and the patch does not mend it; one that was not read is an error.
+    """
+    outcome = "failure" if code else "passed"
+    places: dict[str, list[Finding]] = defaultdict(list)
+    for finding in scan.findings:
+        places[finding.file].append(finding)
+    files = [junit.Case("files", name, "error", f"not read: it {why}") for name, why in scan.unread.items()]
+    for name, found in places.items():
+        by_hand = [finding for finding in found if finding.weight == STOPS and not finding.patched]
+        lines = [f"{finding.place} {finding.found}: {finding.why} To do: {finding.do}" for finding in by_hand]
+        message = f"{len(by_hand)} to change by hand" if by_hand else f"{numbers.plural(len(found), 'place')} to know of"
+        files.append(junit.Case("files", name, "failure" if by_hand else "passed", message, "\n".join(lines)))
+    tree = junit.Case("tree", scan.tree, outcome, describe_outcome(scan))
+    return junit.render_cases("scan", [tree, *junit.keep_worst(files, "file")])
+
+
+FORMATS: Mapping[str, tuple[str, Callable[[ScanResult, int], str]]] = {
+    "html": ("scan.html", render_html),
+    "markdown": ("scan.md", render_markdown),
+    "json": ("scan.json", render_json),
+    "junit": ("junit.xml", render_junit),
+    "sarif": ("scan.sarif", sarif.render_scan),
+}
 
 
 def describe_outcome(scan: ScanResult) -> str:

@@ -77,7 +77,11 @@ TABLES: Mapping[str, tuple[str, Callable[[ReportModel, Path], None]]] = {
     "xlsx": ("result.xlsx", write_workbook),
     "parquet": ("result.parquet", write_parquet),
 }
-_NEEDED = {"xlsx": ("openpyxl", "excel"), "parquet": ("pyarrow", "parquet")}  # library, and the extra that brings it
+_NEEDED = {  # library, the extra that brings it, and what it writes
+    "xlsx": ("openpyxl", "excel", "result.xlsx"),
+    "parquet": ("pyarrow", "parquet", "result.parquet"),
+    "tensorboard": ("tensorboard", "tensorboard", "event files"),
+}
 
 
 def refuse_missing(formats: Sequence[str]) -> None:
@@ -87,9 +91,9 @@ def refuse_missing(formats: Sequence[str]) -> None:
         MissingExtraError: One is missing; names the extra that brings it.
     """
     for name in formats:
-        library, extra = _NEEDED.get(name, ("", ""))
+        library, extra, written = _NEEDED.get(name, ("", "", ""))
         if library and importlib.util.find_spec(library) is None:
-            raise MissingExtraError(f"{library} (for {TABLES[name][0]})", extra)
+            raise MissingExtraError(f"{library} (for {written})", extra)
 
 
 def write(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path]:

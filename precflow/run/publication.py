@@ -1,4 +1,4 @@
-"""The report of the last run in its run folder: page, tables, ``public/`` and ``repro/``, and a list of what was put there.
+"""The report of the last run in its run folder: page, tables, ``public/``, ``repro/`` and event files, and a list of these.
 
 The folder belongs to the user, who may keep other files beside the report or have made one of the folders a link. So only
 files on the list ``published.json`` are deleted, and nothing is written or deleted behind a link.
@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from precflow.agent import intake
 from precflow.errors import StoreError
 from precflow.files import replacing, stays_below, write_text
+from precflow.report import tensorboard
 from precflow.report.tables import TABLES, TASK_FILE
 from precflow.run.manifest import Manifest
 from precflow.run.store import explain_disk_errors, read_seal
@@ -21,7 +22,8 @@ from precflow.run.store import explain_disk_errors, read_seal
 LIST_FILE = "published.json"
 PUBLIC, REPRO, PAGE = "public", "repro", "report.html"
 JOBS = "jobs"  # folder of the reports of several jobs, each in a folder with the number of its run
-_FOLDERS = (PUBLIC, REPRO)
+_FOLDERS = (PUBLIC, REPRO, tensorboard.FOLDER)
+_INNER = tuple(f"{tensorboard.FOLDER}/{run}" for run in tensorboard.RUNS)  # folders in these that a report has files in
 _FILES = (PAGE, TASK_FILE, *(name for name, _ in TABLES.values()))
 
 
@@ -55,7 +57,8 @@ def publish(folder: Path, report: Path) -> Path:
             other files are there then.
     """
     withdraw(folder)
-    sources = {path.relative_to(report).as_posix(): path for name in _FOLDERS for path in sorted(report.glob(f"{name}/*"))}
+    found = (path for name in (*_FOLDERS, *_INNER) for path in sorted(report.glob(f"{name}/*")) if path.is_file())
+    sources = {path.relative_to(report).as_posix(): path for path in found}
     sources |= {name: path for name in _FILES if (path := report / name).is_file()}
     if f"{PUBLIC}/{PAGE}" in sources:
         sources[PAGE] = sources[f"{PUBLIC}/{PAGE}"]
@@ -79,7 +82,7 @@ def publish(folder: Path, report: Path) -> Path:
 
 
 def _refuse_links(folder: Path) -> None:
-    for path in (folder / name for name in _FOLDERS):
+    for path in (folder / name for name in (*_FOLDERS, *_INNER)):
         if path.is_symlink():
             raise StoreError(
                 f"{path} is a link to {path.resolve()}: a run deletes and writes only in folders of its own",

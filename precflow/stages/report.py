@@ -1,4 +1,4 @@
-"""Stage ``report``: all results of a run in one typed model, and from it HTML, Markdown, JSON, JUnit and tables."""
+"""Stage ``report``: all results of a run in one typed model, and from it page, Markdown, JSON, JUnit, SARIF, tables, events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from precflow.diagnosis.golden import list_rows
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
 from precflow.environment.known_issues import GROUP
 from precflow.report import environment_check as check_report
-from precflow.report import tables
+from precflow.report import tables, tensorboard
 from precflow.report.formats import FORMATS, write
 from precflow.report.highlights import keep_most_important
 from precflow.report.model import ReportModel
@@ -103,7 +103,8 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
 def _write_all(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Write the report into ``public/``, and beside it the tables, which have all records and are as large as they are."""
     shown = write(model, folder / PUBLIC, [name for name in formats if name in FORMATS])
-    return [*shown, *tables.write(model, folder, formats)]
+    events = tensorboard.write(model, folder) if tensorboard.FOLDER in formats else []
+    return [*shown, *tables.write(model, folder, formats), *events[:1]]  # one file stands for all three
 
 
 def _copy_patch(needs: Mapping[str, Path], folder: Path) -> list[Path]:
@@ -115,14 +116,12 @@ def _copy_patch(needs: Mapping[str, Path], folder: Path) -> list[Path]:
 
 
 def _copy_scan(needs: Mapping[str, Path], folder: Path) -> list[Path]:
-    """Copy the page and the patch of a scan, where a source tree was named."""
+    """Copy page, SARIF and patch of a scan, where a source tree was named and they were asked for."""
     if scan.NAME not in needs:
         return []
     made = needs[scan.NAME] / scan.PUBLIC
-    return [
-        Path(shutil.copyfile(made / scan.PAGE, folder / "scan.html")),
-        Path(shutil.copyfile(made / scan.PATCH, folder / scan.PATCH)),
-    ]
+    names = {scan.PAGE: "scan.html", scan.SARIF: scan.SARIF, scan.PATCH: scan.PATCH}
+    return [Path(shutil.copyfile(made / name, folder / there)) for name, there in names.items() if (made / name).is_file()]
 
 
 def _report_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:

@@ -5,7 +5,6 @@ Alone it is the recipe ``migration_scan``. Beside a comparison its findings stan
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from precflow.stages.job import Job, Stage, StageResult, is_chosen
 NAME = "scan"
 PUBLIC = "public"
 RESULT_FILE = "result.json"
-PAGE, PATCH = "report.html", "scan.patch"
+PAGE, PATCH, SARIF = "report.html", "scan.patch", scan_report.FORMATS["sarif"][0]
 _SITE = re.compile(r"(?P<file>[^\s<]+):(?P<line>\d+)")  # model.py:12 in forward <- train.py:40 in main
 _MOST = 3  # findings of the scan that stand at one finding of the run
 
@@ -78,6 +77,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
         "tree": digest_tree(Path(job.config.scan.tree).expanduser(), rules),
         "rules": [keys.file_digest(folder) for folder in (*job.team.get(GROUP, ()), resources.directory("conf") / GROUP)],
         "templates": keys.file_digest(resources.directory("templates")),
+        "formats": list(job.config.report.formats),
     }
 
 
@@ -88,9 +88,9 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     scan, code = replace(found, tree=tree.resolve().name, patch=b""), 1 if found.by_hand else 0
     write_value(folder / RESULT_FILE, scan)
     (folder / PUBLIC).mkdir()
-    write_text(folder / PUBLIC / PAGE, scan_report.render_html(scan, code))
-    write_text(folder / PUBLIC / "scan.md", scan_report.render_markdown(scan, code))
-    write_text(folder / PUBLIC / "scan.json", json.dumps(scan_report.as_plain(scan, code), indent=1) + "\n")
+    for name in filter(scan_report.FORMATS.__contains__, job.config.report.formats):
+        file, render = scan_report.FORMATS[name]
+        write_text(folder / PUBLIC / (PAGE if name == "html" else file), render(scan, code))
     write_bytes(folder / PUBLIC / PATCH, found.patch)
     return StageResult(note=scan_report.describe_outcome(scan))
 

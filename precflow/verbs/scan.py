@@ -22,7 +22,6 @@ VERB = Verb(
 )
 
 _LIMIT = 20
-_OUTPUTS = ("scan.html", "scan.md", "scan.json")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         "tree", type=Path, metavar="TREE", help="the folder of a source tree, or one file; nothing in it is changed"
     )
     options.add_argument("--patch", type=Path, metavar="FILE", help="write the patch, for `git apply` in TREE")
-    options.add_argument("--output", type=Path, metavar="FOLDER", help=f"write {', '.join(_OUTPUTS)} there")
+    options.add_argument("--output", type=Path, metavar="FOLDER", help="write page, Markdown, JSON, JUnit and SARIF there")
     options.add_argument(
         "--limit", type=int, default=_LIMIT, metavar="N", help=f"places listed at most (default {_LIMIT}, 0: all)"
     )
@@ -93,16 +92,13 @@ def _write_files(scan: ScanResult, code: int, patch: Path | None, output: Path |
             write_bytes(path, scan.patch)
             written.append(path)
         if output:
-            import json
-
-            from precflow.report.scan import as_plain, render_html, render_markdown
+            from precflow.report.scan import FORMATS
 
             folder = output.expanduser()
             folder.mkdir(parents=True, exist_ok=True)
-            made = (render_html(scan, code), render_markdown(scan, code), json.dumps(as_plain(scan, code), indent=1) + "\n")
-            for name, text in zip(_OUTPUTS, made, strict=True):
+            for name, render in FORMATS.values():
                 path = folder / name
-                write_text(path, text)
+                write_text(path, render(scan, code))
                 written.append(path)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}", next_step="name another place") from error

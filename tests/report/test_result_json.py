@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -95,6 +96,13 @@ def test_a_cosine_next_to_one_is_not_rounded_to_one():
 def test_schema_version_and_exit_code(misaligned, aligned, inconclusive):
     assert parsed(misaligned)["schema"] == RESULT_SCHEMA == SCHEMA["properties"]["schema"]["const"]
     assert [parsed(model)["exit_code"] for model in (aligned, misaligned, inconclusive)] == [0, 1, 3]
+
+
+def test_the_page_about_it_names_every_key_and_the_version():
+    page = (directory("docs") / "result-json.md").read_text(encoding="utf-8")
+    keys, changes = page.split("## All keys")[1].split("## What stays")[0], page.split("## Changes")[1]
+    assert set(re.findall(r"`(\w+)`", keys.split("Numbers have")[0])) == set(SCHEMA["properties"])
+    assert f"| {RESULT_SCHEMA} |" in changes
 
 
 def test_every_record_is_in_the_result_with_the_shown_metrics_only(misaligned):

@@ -55,8 +55,9 @@ def test_another_report_leaves_no_file_of_the_one_before(folder, report):
     assert files_of(folder) == [name for name in PUBLISHED if not name.startswith("repro/")]
 
 
-@pytest.mark.parametrize("name", ["public", "repro"])
+@pytest.mark.parametrize("name", ["public", "repro", "tensorboard", "tensorboard/target"])
 def test_a_linked_folder_is_neither_emptied_nor_written_to(folder, report, name):
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).symlink_to(folder.parents[1] / "precious")
     for act in (lambda: withdraw(folder), lambda: publish(folder, report)):
         with pytest.raises(StoreError, match=f"{name} is a link to .*precious") as caught:
@@ -88,6 +89,16 @@ def test_a_list_that_no_run_has_written_deletes_nothing(folder, name):
     with pytest.raises(StoreError, match="is not what a run has written"):
         withdraw(folder)
     assert files_of(folder.parents[1] / "precious") == ["thesis.tex"]
+
+
+def test_events_and_sarif_are_published_if_asked_for_and_go_with_the_next_report(composed, tmp_path):
+    folder = tmp_path / "runs" / "compare_dumps"
+    assert run(composed("report.formats=[html,sarif,tensorboard]", factor=1.01), command="").exit_code == 1
+    events = [name for name in files_of(folder) if name.startswith("tensorboard/")]
+    assert [name.split("/")[1] for name in events] == ["difference", "reference", "target"]
+    assert sorted(path.name for path in (folder / "public").iterdir()) == ["report.html", "result.sarif"]
+    assert run(composed("report.formats=[html]"), command="").exit_code == 1
+    assert not [name for name in files_of(folder) if name.startswith(("tensorboard/", "public/result.sarif"))]
 
 
 def test_a_folder_in_public_does_not_end_a_run(composed, tmp_path):

@@ -1,6 +1,7 @@
 """A check of environments through both doors, and as a demand of another recipe."""
 
 import json
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -42,6 +43,13 @@ def test_exit_code_page_and_result_say_the_same(monkeypatch, tmp_path, capsys, f
     assert (result["verdict"], result["exit_code"]) == (verdict, code)
     page = (tmp_path / "runs/environment_check/report.html").read_text()
     shown = capsys.readouterr().err
+    root = ET.parse(tmp_path / "runs/environment_check/public/junit.xml").getroot()
+    rows = result["sides"][0]["rows"]
+    problems = {row["topic"] for row in rows if row["problem"]}
+    unknown = {row["topic"] for row in rows if row["unknown"]} - problems
+    for tag, topics, of_all in (("failure", problems, 1), ("error", unknown, 3)):
+        named = {case.get("name") for case in root.iter("testcase") if case.find(tag) is not None}
+        assert named == topics | ({"environment"} if code == of_all else set())
     for row in result["sides"][0]["rows"]:
         assert row["text"][:20] in shown
         assert row["topic"] == "known issues" or row["topic"] in page

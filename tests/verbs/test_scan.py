@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -59,6 +60,13 @@ def test_page_markdown_and_json_show_every_finding_and_no_markup_of_the_tree(tre
         assert "train.py" in text.replace("<wbr>", "")
         assert "<b>x" not in text
     assert "<script" not in page
+    results = json.loads((tmp_path / "out" / "scan.sarif").read_text(encoding="utf-8"))["runs"][0]["results"]
+    assert len(results) == len(answer["findings"])
+    root = ET.parse(tmp_path / "out" / "junit.xml").getroot()
+    outcomes = {case.get("name"): [child.tag for child in case] for case in root.iter("testcase")}
+    assert outcomes["<b>x|`.py"] == ["failure"]  # DataParallel is left by hand
+    assert outcomes["train.py"] == ["system-out"]  # the patch mends it
+    assert (root.get("tests"), root.get("failures")) == ("3", "2")
 
 
 def test_rules_of_a_team_come_with_its_folder(tree, tmp_path, capsys):

@@ -1,0 +1,58 @@
+"""The files for continuous integration are what GitHub and GitLab read, and their commands run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+from check_jsonschema.cli import main as check
+from click.testing import CliRunner
+
+CI = Path(__file__).parents[1] / "docs" / "ci"
+GITHUB, GITLAB = CI / "github.yml", CI / "gitlab.yml"
+
+
+@pytest.mark.parametrize(("file", "schema"), [(GITHUB, "github-workflows"), (GITLAB, "gitlab-ci")])
+def test_the_file_is_what_its_runner_reads(file, schema, tmp_path):
+    def problems(path):
+        return CliRunner().invoke(check, ["--builtin-schema", f"vendor.{schema}", str(path)]).exit_code
+
+    assert problems(file) == 0
+    broken = tmp_path / "broken.yml"
+    broken.write_text(file.read_text(encoding="utf-8").replace("when: always", "when: somtimes").replace("runs-on", "runs_on"))
+    assert problems(broken) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("text encoder")
+def test_the_commands_of_both_run_and_leave_what_the_file_names(tmp_path, warm_server, small_encoder):
+    shared = tmp_path / "shared"
+    path = os.pathsep.join([str(warm_server.shim()), str(Path(sys.executable).parent), os.environ["PATH"]])
+    summary = tmp_path / "summary.md"
+    environment = {**os.environ, "PATH": path, "STORE": str(shared), "GITHUB_STEP_SUMMARY": str(summary)}
+    environment.pop("CI", None)
+
+    small = [*small_encoder(layers=1), "target.device=emulated", "tolerance.standards=[default]"]
+
+    def shell(written):
+        line = written.replace("+recipe=sd_text_encoder", " ".join(["+recipe=sd_text_encoder", *small]))
+        command = ["bash", "-eo", "pipefail", "-c", line]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+    shell("precflow +recipe=sd_text_encoder sides=[reference] store=$STORE output=ci")
+    steps = yaml.safe_load(GITHUB.read_text(encoding="utf-8"))["jobs"]["precision"]["steps"]
+    for step in steps:
+        if "run" in step:
+            shell(step["run"])
+    assert summary.read_text(encoding="utf-8").startswith("# ")
+    upload = next(step["with"] for step in steps if "upload-sarif" in step.get("uses", ""))
+    assert [path.name for path in (tmp_path / upload["sarif_file"]).glob("*.sarif")] == ["result.sarif"]
+    job = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))["precision"]
+    for line in job["script"]:
+        shell(line)
+    assert all((tmp_path / path / "report.html").is_file() for path in job["artifacts"]["paths"])
+    assert ET.parse(tmp_path / job["artifacts"]["reports"]["junit"]).getroot().tag == "testsuites"
