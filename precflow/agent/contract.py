@@ -188,8 +188,9 @@ WHATIF_KINDS: Dict[str, Tuple[str, ...]] = {
 WHATIF_OF_RUN = ("attention", "switches", "part")
 
 # Rules of an emulated fault: the judge checks them in a recipe, the agent applies them.
-FAULT_KEYS = ("operator", "rule", "module", "phase", "call")  # every rule may have these; others are parameters of its effect
+FAULT_KEYS = ("operator", "rule", "module", "phase", "call", "inputs")  # any rule may have these; others are its effect's
 FAULT_PHASES = (FORWARD, BACKWARD)  # the phases in which operators run
+FAULT_INPUTS = ("float16", "bfloat16", "float32", "float64")  # element types that a rule can be held to
 REDRAW = "redraw"  # the only rule that draws parameters anew instead of changing operators
 
 # Mask fills: the constants that masks are made of, such as -65504 in attention scores. They outweigh every other element of a

@@ -24,7 +24,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from precflow.agent.contract import BACKWARD, FACTORIES, FAULT_KEYS, FAULT_PHASES, REDRAW, SHIPPED
+from precflow.agent.contract import BACKWARD, FACTORIES, FAULT_INPUTS, FAULT_KEYS, FAULT_PHASES, REDRAW, SHIPPED
 from precflow.config.documents import DottedPath, PathProblems
 from precflow.config.schema import RunConfig
 from precflow.config.suggestions import did_you_mean
@@ -43,6 +43,7 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {  # annotation -> types of
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
     "bool": ((bool,), "true or false"),
+    "Union[float, str]": ((int, float, str), "a number or text"),
 }
 
 
@@ -153,6 +154,8 @@ def _check_conditions(rule: Mapping[str, Any], path: DottedPath) -> PathProblems
         yield (*path, "phase"), f"`{phase}` is not one of {', '.join(FAULT_PHASES)}.{did_you_mean(str(phase), FAULT_PHASES)}"
     elif phase == BACKWARD and module:
         yield (*path, "module"), "no module is running in backward: leave it out"
+    if (given := rule.get("inputs", "")) not in ("", *FAULT_INPUTS):
+        yield (*path, "inputs"), f"`{given}` is not one of {', '.join(FAULT_INPUTS)}.{did_you_mean(str(given), FAULT_INPUTS)}"
     calls = rule.get("call", [])
     calls = calls if isinstance(calls, list) else [calls]
     if not all(_is_of_kind(call, "int") and call >= 0 for call in calls):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from precflow.task.outcome import TaskValue
+
 if TYPE_CHECKING:
     from precflow.dumps.records import Call
 
@@ -154,6 +156,8 @@ class Outcome:
         spread: The smallest and the largest of these ratios; empty where it was not taken.
         confirms: Ids of the rules that it speaks about.
         problem: Why it did not run.
+        task_before: Task metrics of the run without it.
+        task_after: The same with it.
     """
 
     name: str
@@ -169,3 +173,5 @@ class Outcome:
     spread: tuple[float, ...] = ()
     confirms: tuple[str, ...] = ()
     problem: str = ""
+    task_before: tuple[TaskValue, ...] = ()
+    task_after: tuple[TaskValue, ...] = ()

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from precflow.diagnosis.chain import PartError
 from precflow.diagnosis.narrowing import narrow
 from precflow.diagnosis.price import Price, describe_ratio
+from precflow.numbers import number
+from precflow.task.outcome import TaskValue, describe_changed
 
 FLOAT32, FLOAT64, UNFUSED, ON_CPU = "float32", "float64", "unfused", "cpu"
 _IN_WORDS = {FLOAT32: "in float32", FLOAT64: "in float64", UNFUSED: "unfused", ON_CPU: "on the CPU"}
@@ -46,6 +48,7 @@ class Mend:
         why: Why it fails or did not run, in words.
         price: Its time; ``None`` if it was not timed.
         smallest: It is the smallest set that was found to pass.
+        task: The task metrics of this run.
     """
 
     title: str
@@ -55,6 +58,7 @@ class Mend:
     why: str = ""
     price: Price | None = None
     smallest: bool = False
+    task: tuple[TaskValue, ...] = ()
 
 
 def list_ways(dtype: str) -> tuple[str, ...]:
@@ -62,8 +66,8 @@ def list_ways(dtype: str) -> tuple[str, ...]:
     return (FLOAT32 if dtype in {"float16", "bfloat16"} else FLOAT64, UNFUSED, ON_CPU)
 
 
-def describe_raised(raised: Iterable[Raised]) -> str:
-    """Return what is raised in words.
+def describe_raised(raised: Iterable[Raised], most: int = _SHOWN) -> str:
+    """Return what is raised in words, with the names of so many modules at most.
 
     >>> describe_raised([Raised("float32", ("unet",)), Raised("cpu", ("vae.a", "vae.b", "vae.c", "vae.d"))])
     'unet in float32, vae.a, vae.b, vae.c and 1 more on the CPU'
@@ -71,8 +75,8 @@ def describe_raised(raised: Iterable[Raised]) -> str:
 
     def join(modules: Sequence[str]) -> str:
         """Return the first names, and how many more there are."""
-        more = f" and {len(modules) - _SHOWN} more" if len(modules) > _SHOWN else ""
-        return ", ".join(modules[:_SHOWN]) + more
+        more = f" and {len(modules) - most} more" if len(modules) > most else ""
+        return ", ".join(modules[:most]) + more
 
     return ", ".join(f"{join(one.modules)} {_IN_WORDS[one.way]}" for one in raised)
 
@@ -153,8 +157,8 @@ def describe_mends(mends: Sequence[Mend]) -> str:
     price = ""
     if smallest.price is not None:
         price = f", in {describe_ratio(smallest.price.ratio, smallest.price.least, smallest.price.most)}"
+    # Shares of limits can be set side by side, also where another metric is the tightest now.
     before, after = mends[0].end, smallest.end
-    error = ""
-    if before is not None and after is not None and before.metric == after.metric:
-        error = f": {after.metric} {before.error:.3g} -> {after.error:.3g}, limit {after.limit:.3g}"
-    return f"{smallest.title} passes{price}{error}"
+    shares = "" if before is None or after is None else f"{number(before.ratio)} -> {number(after.ratio)} times its limit"
+    shown = ", ".join(filter(None, [shares, describe_changed(mends[0].task, smallest.task)]))
+    return f"{describe_raised(smallest.raised, 1)} passes{price}{shown and f': {shown}'}"

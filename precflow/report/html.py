@@ -25,7 +25,7 @@ from precflow.report import (
 )
 from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
-from precflow.task.outcome import BEYOND, describe_limit, describe_value
+from precflow.task.outcome import BEYOND, describe_changed, describe_limit, describe_value
 
 FIRST_ROWS = 50  # rows written into the page, for print and without JavaScript; the script's table shows as many at a time
 GOLDEN = 20  # records
@@ -84,6 +84,7 @@ def render(model: ReportModel) -> str:
             (one, describe_value(one), describe_limit(one), task_metrics.describe_worst(one)) for one in model.task_metrics
         ],
         task_words=wording.TASK_WORDS,
+        describe_changed=describe_changed,
         task_colours=wording.TASK_COLOURS,
         rows_of_text=task_metrics.lay_out_text,
         curves=[

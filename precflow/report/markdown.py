@@ -6,7 +6,7 @@ from precflow.diagnosis.training.phases import describe_phases
 from precflow.report import curves, groups, highlights, terminal, wording
 from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
-from precflow.task.outcome import describe_limit, describe_value
+from precflow.task.outcome import describe_changed, describe_limit, describe_value
 
 WORST = 10  # records
 GROUPS = 5  # of a kind
@@ -29,6 +29,7 @@ def render(model: ReportModel) -> str:
         has_records=terminal.has_records(model),
         task_metrics=[(one, describe_value(one), describe_limit(one)) for one in model.task_metrics],
         task_words=wording.TASK_WORDS,
+        describe_changed=describe_changed,
         curves=[(one, curves.describe_curve(one)) for one in model.curves],
         phases=describe_phases(model.phases),
         groups=groups.choose_shown(model.groups, GROUPS, in_trouble=True),

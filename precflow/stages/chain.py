@@ -29,6 +29,7 @@ from precflow.judgement.carried import find_carried
 from precflow.judgement.floors import Floor
 from precflow.judgement.judge import Circumstances, Floors, judge
 from precflow.judgement.verdicts import Judged
+from precflow.stages import task_metrics
 from precflow.stages.artifacts import read_lines, read_plain, write_lines
 from precflow.stages.compare import choose_executor, read_measures
 from precflow.stages.dump import open_dump
@@ -132,11 +133,13 @@ def _make_folder(path: Path) -> Path:
 def of_parts(request: Mapping[str, Any], config: RunConfig, inputs: Path | None) -> dict[str, Any]:
     """Return a request that records nothing but the parts, and gives them the reference's inputs.
 
-    Without a file of inputs it records what the model returns as well, and gives nothing.
+    Without a file of inputs it records what the model returns and what task metrics read as well, and gives nothing.
     """
-    modules = [*config.workload.parts, *([] if inputs else [module_text(ROOT_MODULE)])]
+    read, operators = ([], False) if inputs else task_metrics.list_read(config)
+    modules = dict.fromkeys([*config.workload.parts, *([] if inputs else [module_text(ROOT_MODULE)]), *read])
     scope = [literal_pattern(module) for module in modules]
-    capture = {**request["capture"], "level": [MODULE], "scope": scope, "rules": [], "weights": LEFT_OUT, "budget": 0}
+    level = request["capture"]["level"] if operators else [MODULE]
+    capture = {**request["capture"], "level": level, "scope": scope, "rules": [], "weights": LEFT_OUT, "budget": 0}
     determinism = {**request["determinism"], "repeat": False, "observer": UNCHECKED}
     given = {"inputs": str(inputs)} if inputs else {}
     return {**request, "capture": capture, "determinism": determinism, **given}

@@ -41,7 +41,7 @@ from precflow.dumps.requests import dump_request
 from precflow.errors import SideError
 from precflow.judgement.floors import Floor
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
-from precflow.stages import introduced
+from precflow.stages import introduced, task_metrics
 from precflow.stages.artifacts import read_lines, read_plain, write_lines
 from precflow.stages.chain import FLOORS_FILE, INPUTS_FILE, is_planned, judge_forced, of_parts, read_parts
 from precflow.stages.chain import NAME as CHAIN
@@ -50,6 +50,7 @@ from precflow.stages.dump import open_dump
 from precflow.stages.job import Job, Stage, StageResult, ask_agent, is_chosen
 from precflow.stages.judge import judge_pair
 from precflow.stages.second_pass.passes import latest
+from precflow.task.outcome import BEYOND, NOT_COMPUTED, TaskValue, shorten
 
 NAME = "mend"
 MENDS_FILE = "mends.jsonl"
@@ -180,11 +181,13 @@ class _Runs:
             if problem:
                 mends.append(Mend(title, raised, NOT_RUN, why=problem))
                 continue
-            judged = self._judge_free(read_dump(work / name))
-            why = _explain(judged, sets.get(raised, {}))
+            target = read_dump(work / name)
+            judged = self._judge_free(target)
+            task = tuple(map(shorten, task_metrics.examine_dumps(self.job, self.reference, target)))
+            why = _explain(judged, sets.get(raised, {}), task)
             ends = [one for one in judged if parse_identity(one.record).module == ROOT_MODULE]
             price = compare_times(facts[UNCHANGED]["seconds"], facts[name]["seconds"])
-            mends.append(Mend(title, raised, FAILS if why else PASSES, find_worst(ends or judged), why, price))
+            mends.append(Mend(title, raised, FAILS if why else PASSES, find_worst(ends or judged), why, price, task=task))
         shutil.rmtree(work)
         return mends
 
@@ -245,7 +248,7 @@ class _Runs:
         ]
 
 
-def _explain(judged: Sequence[Judged], still: Mapping[str, str]) -> str:
+def _explain(judged: Sequence[Judged], still: Mapping[str, str], task: Sequence[TaskValue]) -> str:
     """Return why a run does not pass; ``""`` if it does."""
     if not judged:
         return "none of its outputs was judged"
@@ -254,6 +257,8 @@ def _explain(judged: Sequence[Judged], still: Mapping[str, str]) -> str:
     modules = dict.fromkeys(parse_identity(one.record).module or "the model's output" for one in failing)
     reasons = [f"over its limit: {', '.join(modules)}"] if modules else []
     reasons += [f"{one.record} is {one.status}" for one in undecided[:1]]
+    reasons += [f"{one.name} {one.shown} is beyond its limit" for one in task if one.state == BEYOND]
+    reasons += [f"{one.name} was not computed ({one.why})" for one in task if one.state == NOT_COMPUTED]
     reasons += [f"{part} {why}" if why == _MEANT else f"{part}: {why}" for part, why in still.items()]
     return "; ".join(reasons)
 
@@ -262,7 +267,7 @@ STAGE = Stage(
     name="mend",
     place=235,
     reads=("environment", "dump", "noise", "determinism", "compare", "judge", "localize", "introduced", CHAIN),
-    declare=lambda _: {},
+    declare=task_metrics.declare,
     make=_make,
     parts=lambda config: ("",) if is_planned(config) and is_chosen(config, NAME) else (),
 )

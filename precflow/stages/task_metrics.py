@@ -9,6 +9,7 @@ from typing import Any
 from precflow.config.schema import RunConfig, plain
 from precflow.config.sections.task_metrics_section import kind_of
 from precflow.config.trust import TARGET
+from precflow.dumps.protocol import Dump
 from precflow.dumps.requests import gives_choices
 from precflow.environment import code_digests
 from precflow.stages.artifacts import read_once, read_value, write_value
@@ -39,7 +40,34 @@ def is_planned(config: RunConfig) -> bool:
     return bool(config.task_metrics) and is_chosen(config, NAME)
 
 
-def _declare(job: Job) -> Mapping[str, Any]:
+def examine_dumps(job: Job, reference: Dump, target: Dump) -> list[TaskOutcome]:
+    """Return what is said about each metric of a recipe, of two dumps; nothing without the stage."""
+    if not is_planned(job.config):
+        return []
+    metrics = job.config.task_metrics
+    functions = {
+        name: own_function.load(name, metric.function, job.trusted, job.import_paths)
+        for name, metric in metrics.items()
+        if metric.function
+    }
+    forced = gives_choices(job.config)
+    return [
+        examine(name, metric, reference, target, function=functions.get(name), forced=forced)
+        for name, metric in metrics.items()
+    ]
+
+
+def list_read(config: RunConfig) -> tuple[list[str], bool]:
+    """Return the modules that the metrics of a recipe read, and whether any reads the output of an operator."""
+    outputs = [metric.output for metric in config.task_metrics.values()] if is_planned(config) else []
+    places = [output.partition(" / ") for output in outputs]
+    return list(dict.fromkeys(module for module, _, _ in places)), any(operator for _, _, operator in places)
+
+
+def declare(job: Job) -> Mapping[str, Any]:
+    """Return what the metrics of a recipe depend on; nothing without the stage."""
+    if not is_planned(job.config):
+        return {}
     metrics = plain(job.config.task_metrics)
     functions = [metric.function[TARGET] for metric in job.config.task_metrics.values() if metric.function]
     packages = {str(function).partition(".")[0] for function in functions}
@@ -54,11 +82,6 @@ def _declare(job: Job) -> Mapping[str, Any]:
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     metrics = job.config.task_metrics
-    functions = {
-        name: own_function.load(name, metric.function, job.trusted, job.import_paths)
-        for name, metric in metrics.items()
-        if metric.function
-    }
     reproduction = read_reproduction(latest(needs, "determinism")) if "determinism" in needs else Reproduction()
     if reproduction.blockers:
         outcomes = [
@@ -66,12 +89,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
             for name, metric in metrics.items()
         ]
     else:
-        reference, target = open_both(needs, job)
-        forced = gives_choices(job.config)
-        outcomes = [
-            examine(name, metric, reference, target, function=functions.get(name), forced=forced)
-            for name, metric in metrics.items()
-        ]
+        outcomes = examine_dumps(job, *open_both(needs, job))
     write_value(folder / OUTCOMES_FILE, outcomes)
     return StageResult(note="; ".join(f"{one.name} {summarize(one)}" for one in outcomes).replace("   ", ", "))
 
@@ -80,7 +98,7 @@ STAGE = Stage(
     name="task_metrics",
     place=228,
     reads=("dump", "determinism"),
-    declare=_declare,
+    declare=declare,
     make=_make,
     parts=lambda config: ("",) if is_planned(config) else (),
 )

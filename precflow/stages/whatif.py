@@ -50,7 +50,7 @@ from precflow.dumps.formats import read_dump
 from precflow.dumps.requests import dump_request, gives_choices
 from precflow.dumps.views.paired import see_through_rules
 from precflow.errors import SideError
-from precflow.stages import introduced
+from precflow.stages import introduced, task_metrics
 from precflow.stages.advise import collect_evidence, read_findings
 from precflow.stages.artifacts import read_lines, read_plain, read_value, write_lines, write_value
 from precflow.stages.compare import choose_executor, read_measures
@@ -58,6 +58,7 @@ from precflow.stages.dump import hand_over_choices, open_dump
 from precflow.stages.job import Job, Stage, StageResult, ask_agent, tries_whatifs
 from precflow.stages.judge import judge_pair
 from precflow.stages.second_pass.passes import latest
+from precflow.task.outcome import shorten
 
 KIND = "whatif"
 _MOST_PARTS = 16  # parts of the suspects that are tried to find the fewest that are enough
@@ -86,7 +87,8 @@ def _rank(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _declare(word: str, job: Job) -> Mapping[str, Any]:
-    return {"word": word, "whatifs": [plain(whatif) for whatif in load_whatifs(job)] if word != CHEAPEST else []}
+    whatifs = [plain(whatif) for whatif in load_whatifs(job)] if word != CHEAPEST else []
+    return {"word": word, "whatifs": whatifs, **task_metrics.declare(job)}
 
 
 def _make(word: str, job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -187,8 +189,9 @@ class _Runs:
         # Only recorded choices can be given, and in an arm others may differ than in the run.
         if not everything and not gives_choices(job.config):
             records = (*(suspect.record for suspect in self.suspects), *self.ends, *self.choices)
-            modules = {parse_identity(record).module for record in records}
-            capture["scope"] = sorted(literal_pattern(module_text(module)) for module in modules)
+            modules = {module_text(parse_identity(record).module) for record in records}
+            modules.update(task_metrics.list_read(job.config)[0])
+            capture["scope"] = sorted(map(literal_pattern, modules))
         listed = [{"name": name, "changes": list(changes)} for name, changes in {UNCHANGED: [], **arms}.items()]
         return {
             **request,
@@ -216,6 +219,7 @@ class _Runs:
             errors={record: float(error) for record, error in errors.items() if error is not None and record in wanted},
             statuses={record.record: record.status for record in judged if record.record in wanted},
             seconds=tuple(map(float, facts["seconds"])),
+            task=tuple(map(shorten, task_metrics.examine_dumps(job, reference, target))),
         )
 
 
@@ -318,7 +322,8 @@ def _find_fewest(parts: Mapping[str, Sequence[str]], dtype: str, runs: _Runs) ->
 def _compare_ends(outcome: Outcome, without: ArmRun, arm: ArmRun, ends: Sequence[str]) -> Outcome:
     before, after = without.error(ends), arm.error(ends)
     removed = 1 - after / before if before > 0 else 0.0
-    return replace(outcome, before=before, after=after, removed=removed, removed_at_end=removed)
+    changed = replace(outcome, before=before, after=after, removed=removed, removed_at_end=removed)
+    return replace(changed, task_before=without.task, task_after=arm.task)
 
 
 def _list_words(config: RunConfig) -> list[str]:

@@ -101,6 +101,23 @@ class TaskOutcome:
     texts: tuple[Text, ...] = ()
 
 
+@dataclass(frozen=True)
+class TaskValue:
+    """A task metric of one run among several, in short.
+
+    Attributes:
+        name: Its name in the recipe.
+        shown: Its value with its unit; the target's own where each side has one. ``""`` if there is none.
+        state: One of ``STATES``.
+        why: Why it was not computed, in words.
+    """
+
+    name: str
+    shown: str
+    state: str
+    why: str = ""
+
+
 def examine(  # noqa: PLR0913  two dumps, a metric, and what only some metrics have
     name: str,
     metric: TaskMetric,
@@ -315,6 +332,28 @@ def summarize(outcome: TaskOutcome) -> str:
     few = numbers.plural(outcome.samples, outcome.sample)
     seen = f"{few}: {outcome.effect_shown} would show" if outcome.effect_shown else f"{few}: too few"
     return f"{held}: {state} ({seen})"
+
+
+def shorten(outcome: TaskOutcome) -> TaskValue:
+    """Return what a table of several runs shows of a metric."""
+    value = outcome.value if outcome.value is not None else outcome.target
+    shown = "" if value is None else _with_unit(value, outcome.unit)
+    return TaskValue(outcome.name, shown, outcome.state, outcome.why if outcome.state == NOT_COMPUTED else "")
+
+
+def describe_changed(before: Sequence[TaskValue], after: Sequence[TaskValue]) -> str:
+    """Return the metrics of two runs in words; ``""`` without any.
+
+    >>> describe_changed([TaskValue("psnr", "41 dB", WITHIN)], [TaskValue("psnr", "infinity dB", WITHIN)])
+    'psnr 41 dB -> infinity dB'
+    """
+    earlier = {one.name: one for one in before}
+    changes = [
+        f"{one.name} {earlier[one.name].shown or NOT_COMPUTED} -> {one.shown or NOT_COMPUTED}"
+        for one in after
+        if one.name in earlier
+    ]
+    return ", ".join(changes)
 
 
 def is_in_doubt(outcome: TaskOutcome) -> bool:

@@ -1,8 +1,11 @@
 """Which sets are tried, how a set is narrowed, and what a line says of it."""
 
+from dataclasses import replace
+
 from precflow.diagnosis.chain import PartError
 from precflow.diagnosis.mend import MOST_RUNS, Mend, Raised, describe_mends, list_inside, list_sets, list_ways, narrow_part
 from precflow.diagnosis.price import Price
+from precflow.task.outcome import TaskValue
 
 MODULES = ["", "unet", "unet.down", "unet.down.norm", "unet.down.conv", "unet.up", "unet.up.a", "unet.up.b", "vae"]
 
@@ -54,15 +57,21 @@ def test_the_number_of_runs_is_bounded():
     assert set(kept) >= {f"unet.{number}" for number in range(0, 200, 2)}
 
 
-def row(title, outcome, error, *, smallest=False, raised=True):
+def row(title, outcome, error, *, smallest=False, way="cpu"):
     end = PartError("(model)/forward.output.image", "relative_l2", error, 1e-3, error * 1e3)
-    return Mend(title, (Raised("cpu", (title,)),) if raised else (), outcome, end, "", Price(0.5, 1.3, 1.25, 1.4, 5), smallest)
+    raised = (Raised(way, ("unet",)),) if way else ()
+    return Mend(title, raised, outcome, end, "", Price(0.5, 1.3, 1.25, 1.4, 5), smallest)
 
 
 def test_a_line_has_the_smallest_set_and_its_price_or_what_was_tried_in_vain():
-    today, tried = row("as it is", "fails", 0.02, raised=False), row("unet on the CPU", "fails", 0.01)
+    today, tried = row("as it is", "fails", 0.02, way=""), row("unet on the CPU", "fails", 0.01)
     assert describe_mends([]) == describe_mends([today]) == ""
     assert describe_mends([today, tried]) == "nothing that was tried passes: unet on the CPU"
-    assert describe_mends([today, tried, row("unet in float32", "passes", 1e-4, smallest=True)]) == (
-        "unet in float32 passes, in 1.30 times the time (1.25 to 1.40): relative_l2 0.02 -> 0.0001, limit 0.001"
+    assert describe_mends([today, tried, row("unet in float32", "passes", 1e-4, smallest=True, way="float32")]) == (
+        "unet in float32 passes, in 1.30 times the time (1.25 to 1.40): 20 -> 0.1 times its limit"
+    )
+    before, after = (replace(one, task=(TaskValue("psnr", shown, "within"),)) for one, shown in ((today, "41 dB"), (tried, "")))
+    after = replace(after, smallest=True, raised=(Raised("unfused", ("a", "b", "c")),), end=None)
+    assert describe_mends([before, after]) == (
+        "a and 2 more unfused passes, in 1.30 times the time (1.25 to 1.40): psnr 41 dB -> not computed"
     )

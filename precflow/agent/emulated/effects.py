@@ -7,7 +7,7 @@ not measurements of any hardware.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -159,7 +159,7 @@ def reverse() -> Effect:
     return effect
 
 
-def argument(name: str, value: float) -> Effect:
+def argument(name: str, value: Union[float, str]) -> Effect:
     """Compute with another value of the argument ``name``, such as ``eps``; a recording still shows the caller's value."""
 
     def effect(operator: Operator, compute: Compute, arguments: Sequence[Any], named: Named) -> Any:

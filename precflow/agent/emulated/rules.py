@@ -3,8 +3,9 @@
 A rule is plain data, such as ``{"operator": "addmm", "rule": "scale", "factor": 1.01, "module": "encoder.layers.5.mlp.fc1"}``.
 Keys of every rule: ``operator`` (aten names or patterns, a list or joined by ``|``), ``rule`` (an effect of
 :mod:`~precflow.agent.emulated.effects`), ``module`` (pattern over the innermost running module; needs :class:`Watch`),
-``phase`` (``forward`` or ``backward``), ``call`` (which of the matching calls, from 0; the count restarts at each forward of
-the watched model). All other keys are parameters of the effect. ``redraw`` takes only ``parameter``.
+``phase`` (``forward`` or ``backward``), ``inputs`` (element type of a tensor that the call is given, such as ``float16``: a
+device has a kernel for each), ``call`` (which of the matching calls, from 0; the count restarts at each forward of the watched
+model). All other keys are parameters of the effect. ``redraw`` takes only ``parameter``.
 """
 
 from __future__ import annotations
@@ -13,17 +14,23 @@ import functools
 import inspect
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from precflow.agent.contract import BACKWARD, FAULT_KEYS, FAULT_PHASES, REDRAW
+from precflow.agent.contract import BACKWARD, FAULT_INPUTS, FAULT_KEYS, FAULT_PHASES, REDRAW
 from precflow.agent.emulated import effects, fallback, private, switches
 from precflow.agent.emulated.fallback import Compute
 from precflow.agent.emulated.relabel import DEVICE_TYPE
 from precflow.agent.emulated.schemas import Operator
 
-_TYPES: Dict[str, Tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+_TYPES: Dict[str, Tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+    "Union[float, str]": (int, float, str),
+}
 
 
 @dataclass
@@ -35,6 +42,7 @@ class _ActiveRule:
     name: str
     module: str
     phase: str
+    inputs: Optional[torch.dtype]
     calls: FrozenSet[int]
     parameters: Mapping[str, Any]
     seen: int = 0
@@ -45,20 +53,22 @@ class _ActiveRule:
         names = (operator.name, operator.overload)
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.operators)
 
-    def applies(self) -> bool:
-        """Tell whether the rule acts on the current call; counts the call if its phase and module match."""
+    def applies(self, given: Iterable[Any]) -> bool:
+        """Tell whether the rule acts on a call with these arguments; counts it if phase, module and element type match."""
         backward = private.running_backward() != -1
         if self.phase and (self.phase == BACKWARD) != backward:
             return False
         # Module hooks run in forward only, so during backward no module counts as running.
         if self.module and (backward or not fnmatchcase(_running[-1] if _running else "", self.module)):
             return False
+        if self.inputs is not None and not any(getattr(value, "dtype", None) == self.inputs for value in given):
+            return False
         self.seen += 1
         return not self.calls or self.seen - 1 in self.calls
 
     def run(self, operator: Operator, compute: Compute, *arguments: Any, **named: Any) -> Any:
         """Compute, with the rule's effect if it applies to this call."""
-        if not self.applies():
+        if not self.applies((*arguments, *named.values())):
             return compute(*arguments, **named)
         self.acted = True
         return self.effect(operator, compute, arguments, named)
@@ -181,6 +191,7 @@ def _check_rule(number: int, rule: Mapping[str, Any], problems: List[str]) -> Op
         name=str(name),
         module=rule.get("module", ""),
         phase=rule.get("phase", ""),
+        inputs=getattr(torch, rule["inputs"]) if rule.get("inputs") else None,
         calls=frozenset((call,) if isinstance(call, int) else call),
         parameters=parameters,
     )
@@ -194,6 +205,7 @@ def _common_problems(rule: Mapping[str, Any]) -> List[str]:
     if rule["rule"] == REDRAW:
         return ["takes only parameter, not %s" % key for key in FAULT_KEYS if key in rule and key != "rule"]
     phase, module, call = rule.get("phase", ""), rule.get("module", ""), rule.get("call", ())
+    inputs = rule.get("inputs", "")
     operators = _patterns(rule.get("operator", ())) if isinstance(rule.get("operator", ()), (str, list, tuple)) else ()
     numbers = [call] if isinstance(call, int) else call
     are_counts = isinstance(numbers, (list, tuple)) and all(
@@ -207,6 +219,7 @@ def _common_problems(rule: Mapping[str, Any]) -> List[str]:
         (not isinstance(module, str), "module must be a pattern, got %r" % (module,)),
         (phase not in ("", *FAULT_PHASES), "phase must be forward or backward, got %r" % (phase,)),
         (bool(module) and phase == BACKWARD, "a backward rule cannot name a module: none is running then"),
+        (inputs not in ("", *FAULT_INPUTS), "inputs must be one of %s, got %r" % (", ".join(FAULT_INPUTS), inputs)),
         (not are_counts, "call must be numbers from 0, got %r" % (call,)),
     )
     return [text for wrong, text in tests if wrong]

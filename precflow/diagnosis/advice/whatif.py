@@ -30,6 +30,7 @@ from precflow.diagnosis.findings import (
 from precflow.diagnosis.price import describe_ratio
 from precflow.judgement.coverage import COMPARED
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
+from precflow.task.outcome import TaskValue, describe_changed
 
 NEARLY_ALL, NEXT_TO_NOTHING = 0.8, 0.2  # shares of the error that are gone: confirmed from the first, refuted up to the second
 OUTCOMES_FILE = "outcomes.jsonl"
@@ -56,12 +57,14 @@ class ArmRun:
         errors: Identity text -> relative_l2 of the output, where it was measured.
         statuses: Identity text -> status.
         seconds: Time of its steps without capture, by round; the n-th of all arms of a process were taken one after the other.
+        task: The task metrics of this run.
     """
 
     problem: str = ""
     errors: Mapping[str, float] = field(default_factory=dict)
     statuses: Mapping[str, str] = field(default_factory=dict)
     seconds: tuple[float, ...] = ()
+    task: tuple[TaskValue, ...] = ()
 
     def failing(self, records: Collection[str]) -> list[str]:
         """Return those of the records that fail."""
@@ -189,7 +192,10 @@ def conclude(trial: Trial, without: ArmRun, run: ArmRun, ends: Collection[str]) 
     whatif = trial.whatif
     records = [suspect.record for suspect in trial.suspects]
     names = () if whatif.is_of_run else tuple(suspect.name for suspect in trial.suspects)
-    outcome = Outcome(whatif.name, _fill_in(whatif.title, trial.suspects), FAILED, names, confirms=whatif.confirms)
+    title = _fill_in(whatif.title, trial.suspects)
+    outcome = Outcome(
+        whatif.name, title, FAILED, names, confirms=whatif.confirms, task_before=without.task, task_after=run.task
+    )
     if run.problem or without.problem:
         return replace(outcome, problem=run.problem or without.problem)
     failing = without.failing(records) or without.failing(ends)
@@ -273,4 +279,5 @@ def explain(outcome: Outcome) -> str:
     gone = "all" if outcome.removed == 1 else percent
     enough = f"; {', '.join(outcome.needed)} alone is enough" if outcome.needed else ""
     price = f", in {describe_ratio(outcome.price, *(outcome.spread or [outcome.price] * 2))}" if outcome.price else ""
-    return f"with {outcome.title}, {gone} of the error is gone{price}{enough}"
+    task = describe_changed(outcome.task_before, outcome.task_after)
+    return f"with {outcome.title}, {gone} of the error is gone{price}{task and f', {task}'}{enough}"

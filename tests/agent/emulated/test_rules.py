@@ -121,6 +121,19 @@ def test_several_rules_apply_one_after_the_other(rules):
     assert torch.zeros(1, device="npu").exp().item() == 4.0
 
 
+def test_a_rule_may_be_about_the_kernel_of_one_element_type(rules):
+    rules.configure([{"operator": "exp", "rule": "scale", "factor": 3.0, "inputs": "float16", "call": [1]}])
+    zeros = torch.zeros(1, device="npu")
+    results = [given.exp().item() for given in (zeros, zeros.half(), zeros, zeros.half())]
+    assert results == [1.0, 1.0, 1.0, 3.0]
+
+
+def test_a_word_that_was_passed_is_replaced_too(rules):
+    ones = torch.ones(1)
+    rules.configure([{"operator": "gelu", "rule": "argument", "name": "approximate", "value": "tanh"}])
+    assert nn.functional.gelu(ones.npu()).cpu() == nn.functional.gelu(ones, approximate="tanh") != nn.functional.gelu(ones)
+
+
 def test_redraw_takes_other_values_of_the_same_spread_from_the_device(rules, model):
     wide = nn.Linear(64, 64)
     before, stream = wide.weight.detach().clone(), torch.get_rng_state()
@@ -170,6 +183,8 @@ def test_redraw_names_nothing_where_no_rule_asks(rules, model):
         ),
         ({"rule": "ignore_mask", "operator": "add", "call": "0"}, r"call must be numbers from 0, got '0'"),
         ({"rule": "ignore_mask", "operator": "add", "call": [-1]}, r"call must be numbers from 0, got \[-1\]"),
+        ({"rule": "ignore_mask", "operator": "add", "inputs": "half"}, r"inputs must be one of float16, .*, got 'half'"),
+        ({"operator": "exp", "rule": "argument", "name": "eps", "value": [1]}, r"'value' must be Union\[float, str\], got"),
         ({"rule": "redraw", "parameter": "*", "operator": "normal_"}, r"takes only parameter, not operator"),
         ({"rule": "redraw"}, r"parameter 'parameter' is missing"),
     ],
