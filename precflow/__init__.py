@@ -1,8 +1,8 @@
 """precflow shows whether a PyTorch model that moved to another device still computes the same numbers.
 
-In Python there are four functions, imported when they are first used: ``assert_aligned`` for unit tests, ``compare`` for two
-tensors or two dumps, ``read`` for the result of an earlier run, and ``capture`` for a loop of your own, which needs nothing but
-torch. What ``compare`` and ``read`` return gives tables of pandas.
+In Python there are five functions, imported when they are first used: ``assert_aligned`` for unit tests, ``compare`` for two
+tensors or two dumps, ``read`` for the result of an earlier run, ``history`` for all runs of a recipe, and ``capture`` for a
+loop of your own, which needs nothing but torch. What ``compare``, ``read`` and ``history`` return gives tables of pandas.
 """
 
 import importlib
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from precflow.agent.failures import AgentError
     from precflow.agent.own_loop import capture
     from precflow.errors import PrecflowError
-    from precflow.library import assert_aligned, compare, read
+    from precflow.library import assert_aligned, compare, history, read
     from precflow.result import Compared, Comparison
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "assert_aligned",
     "capture",
     "compare",
+    "history",
     "read",
 ]
 
@@ -37,6 +38,7 @@ _HOME = {
     "assert_aligned": "precflow.library",
     "capture": "precflow.agent.own_loop",
     "compare": "precflow.library",
+    "history": "precflow.library",
     "read": "precflow.library",
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precflow.config.schema import Tolerance
 from precflow.errors import ConfigError, Problem
@@ -17,7 +17,10 @@ from precflow.metrics import LIMITED
 from precflow.result import Compared, Comparison
 from precflow.values import Golden, compare_values
 
-__all__ = ["Compared", "Comparison", "assert_aligned", "compare", "read"]
+if TYPE_CHECKING:
+    from precflow.run.history import History
+
+__all__ = ["Compared", "Comparison", "assert_aligned", "compare", "history", "read"]
 
 Standards = str | Sequence[str] | None
 _STANDARD = "calibrated"  # that of every recipe; values have no noise floor, so that its fixed limits apply to them
@@ -141,6 +144,24 @@ def read(result: str | os.PathLike[str]) -> Comparison:
     from precflow.run.find_results import read_result
 
     return make_comparison(read_result(os.fspath(result)))
+
+
+def history(name: str | os.PathLike[str], last: int = 0) -> History:
+    """Return the runs of a run folder, the oldest first, as ``precflow history`` shows them.
+
+    ``.frame()`` is a table with one row for each run: its verdict, what had changed, how many records got better or worse.
+    ``.records()`` has the records that were furthest off, in each run.
+
+    Args:
+        name: The run folder, such as ``sd_text_encoder`` or ``runs/sd_text_encoder``.
+        last: How many runs, counted from the newest; 0 for all.
+
+    Raises:
+        StoreError: There is no such run folder, or its history is damaged.
+    """
+    from precflow.run.history import read_history
+
+    return read_history(os.fspath(name), last)
 
 
 def build_tolerance(standard: Standards, limits: Mapping[str, Any]) -> Tolerance:

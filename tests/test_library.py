@@ -28,6 +28,7 @@ def test_the_public_names_are_these():
         "assert_aligned",
         "capture",
         "compare",
+        "history",
         "read",
     ]
     assert all(getattr(precflow, name).__doc__ for name in precflow.__all__)

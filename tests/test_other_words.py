@@ -21,7 +21,7 @@ from precflow.run.store import Store
         ("rerun", "precflow +recipe=NAME"),
         ("check ours.yaml", "precflow validate ours.yaml"),
         ("dryrun +recipe=minilm", "precflow plan +recipe=minilm"),
-        ("history", "precflow ls runs"),
+        ("trend", "precflow history"),
         ("list", "precflow ls"),
         ("report", "precflow open"),
         ("help", "precflow --help"),

@@ -44,11 +44,16 @@ def group_rows(rows: Sequence[Row], most: int = MOST) -> tuple[GroupRow, ...]:
 
 def find_module(row: Row) -> str:
     """Return the module of the first ``LEVELS`` levels that a record belongs to; ``(model)`` is the model itself."""
-    return _shorten(row.measure.module)
+    return shorten(row.measure.module)
 
 
 @functools.lru_cache(maxsize=1 << 16)  # records are many, modules are few
-def _shorten(module: str) -> str:
+def shorten(module: str) -> str:
+    """Return the first ``LEVELS`` levels of a module's path.
+
+    >>> shorten("encoder.layers.0.mlp.fc1"), shorten("")
+    ('encoder.layers.0', '(model)')
+    """
     return ".".join(split_levels(module)[:LEVELS]) or "(model)"
 
 

@@ -152,8 +152,16 @@ class RunDifference:
 
 
 @dataclass(frozen=True)
-class _Results:
-    """What a finished run left: its instances, conclusion, and report if it made one."""
+class Results:
+    """What a finished run left: its instances, conclusion, and report if it made one.
+
+    Attributes:
+        name: Name of the run.
+        instances: Its stage instances by name.
+        verdict: Its verdict.
+        records: Identity text -> what was measured and how it was judged, of the records that count.
+        report: Its report; ``None`` if it made none.
+    """
 
     name: str
     instances: Mapping[str, Sealed]
@@ -175,7 +183,15 @@ def compare_runs(before: NamedRun, after: NamedRun) -> RunDifference:
     """
     for run in (before, after):
         refuse_unjudged(run)
-    old, new = _read_results(before), _read_results(after)
+    return compare_results(before, after, read_results(before), read_results(after))
+
+
+def compare_results(before: NamedRun, after: NamedRun, old: Results, new: Results) -> RunDifference:
+    """Return what differs between two runs whose results were read.
+
+    Raises:
+        StoreError: The runs are of different recipes.
+    """
     names = [results.report.recipe if results.report else run.folder.name for run, results in ((before, old), (after, new))]
     if names[0] != names[1]:
         raise StoreError(
@@ -185,7 +201,7 @@ def compare_runs(before: NamedRun, after: NamedRun) -> RunDifference:
     better, worse, same = _sort_records(old.records, new.records)
     recipe, environment, notes = _find_causes(old, new)
     counts = (old.verdict.counts, new.verdict.counts)
-    gone, come = _list_findings(old.report), _list_findings(new.report)
+    gone, come = list_findings(old.report), list_findings(new.report)
     largest = [_find_largest_difference(results) for results in (old, new)]
     curves = {outcome.name: outcome for outcome in read_outcomes(old.folders)}
     return RunDifference(
@@ -195,7 +211,7 @@ def compare_runs(before: NamedRun, after: NamedRun) -> RunDifference:
         environment=environment,
         notes=notes,
         verdicts=(old.verdict, new.verdict),
-        emulated=(_is_emulated(old), _is_emulated(new)),
+        emulated=(is_emulated(old), is_emulated(new)),
         statuses={
             status: (counts[0].get(status, 0), counts[1].get(status, 0))
             for status in dict.fromkeys([*counts[0], *counts[1]])
@@ -213,12 +229,17 @@ def compare_runs(before: NamedRun, after: NamedRun) -> RunDifference:
     )
 
 
-def _read_results(run: NamedRun) -> _Results:
+def read_results(run: NamedRun) -> Results:
+    """Return what a run left.
+
+    Raises:
+        StoreError: It is not in the store any more, or was changed.
+    """
     instances = run.find_instances()
     folders = {name: sealed.folder for name, sealed in instances.items()}
     judged, verdict, _ = read_conclusion(folders)
     measures = read_measures(latest(folders, "compare")) if judged else []  # a run that compares curves alone has none
-    return _Results(
+    return Results(
         name=run.name,
         instances=instances,
         verdict=verdict,
@@ -231,11 +252,12 @@ def _read_results(run: NamedRun) -> _Results:
     )
 
 
-def _is_emulated(results: _Results) -> bool:
+def is_emulated(results: Results) -> bool:
+    """Tell whether a side was emulated, as far as the report says."""
     return results.report is not None and results.report.emulated
 
 
-def _find_causes(old: _Results, new: _Results) -> tuple[tuple[Change, ...], tuple[Change, ...], tuple[str, ...]]:
+def _find_causes(old: Results, new: Results) -> tuple[tuple[Change, ...], tuple[Change, ...], tuple[str, ...]]:
     """Return changes of the recipe, changes of the environment, and notes."""
     if old.report is None or new.report is None:
         without = " and ".join(results.name for results in (old, new) if results.report is None)
@@ -270,7 +292,7 @@ def _find_causes(old: _Results, new: _Results) -> tuple[tuple[Change, ...], tupl
     return recipe, tuple(environment), tuple(_describe_unnamed(old, new, changed))
 
 
-def _describe_unnamed(old: _Results, new: _Results, changed: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _describe_unnamed(old: Results, new: Results, changed: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a note on each side whose dump or log is another one although no key and no fact of it changed."""
     notes = []
     logs = [results.instances[CURVES].declared.get("logs", {}) if CURVES in results.instances else {} for results in (old, new)]
@@ -327,7 +349,7 @@ def _sort_records(
     for record, (measure, judged) in new.items():
         if record not in old:
             continue
-        before, after = _describe_state(*old[record]), _describe_state(measure, judged)
+        before, after = describe_state(*old[record]), describe_state(measure, judged)
         change = RecordChange(record, measure.name, before, after)
         if is_worse(before, after):
             better.append(change)
@@ -340,7 +362,8 @@ def _sort_records(
     return tuple(better), tuple(worse), same
 
 
-def _describe_state(measure: Measure, judged: Judged) -> RecordState:
+def describe_state(measure: Measure, judged: Judged) -> RecordState:
+    """Return what a run says about one record."""
     if measure.exact:
         value = 1.0 if judged.status == "fail" else 0.0
         return RecordState(judged.status, _EXACT, value, value, value, value)
@@ -366,7 +389,7 @@ def _badness(state: RecordState) -> tuple[bool, float, float]:
     return not state.metric, state.ratio, state.value
 
 
-def _find_largest_difference(results: _Results) -> float | None:
+def _find_largest_difference(results: Results) -> float | None:
     curve = next((one for one in read_outcomes(results.folders) if one.name == LOSS), None)
     if curve is not None and curve.found.compared:
         return curve.found.max_abs_error
@@ -384,7 +407,8 @@ def _find_largest_difference(results: _Results) -> float | None:
     return max((abs(loss - losses[1][step]) for step, loss in losses[0].items() if step in losses[1]), default=None)
 
 
-def _list_findings(report: ReportModel | None) -> list[str]:
+def list_findings(report: ReportModel | None) -> list[str]:
+    """Return ``rule  title`` of the findings of a report, best first."""
     return [] if report is None else [f"{finding.rule}  {finding.title}" for finding in report.findings]
 
 

@@ -29,7 +29,7 @@ VERB = Verb(
     "recipes, or another group: ls site, ls standard; ls runs: what ran here",
     "ls runs",
     other_words=("list", "dir", "recipes"),
-    phrases={"runs": "ls runs", "history": "ls runs", "status": "ls runs", "log": "ls runs"},
+    phrases={"runs": "ls runs", "status": "ls runs", "log": "ls runs"},
 )
 
 _STORE, _RUNS = "store", "runs"

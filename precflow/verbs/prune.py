@@ -56,6 +56,8 @@ def main(arguments: Sequence[str]) -> int:
         # Finding takes time, for every file is measured; a run may have started to use one of the folders since.
         again = pruning.find_prunable(folders, stores, wish, witnesses=pruning.list_run_folders(RUNS))
         still = {store.store: store for store in again}
+        if any(store.goes for store in prunings):
+            _keep_history(folders)
         for store in prunings:
             hindered |= {rest.folder: why for rest, why in pruning.prune(store, still.get(store.store, store)) if why}
     if chosen.json:
@@ -66,6 +68,14 @@ def main(arguments: Sequence[str]) -> int:
             write(f" Nothing was deleted. To delete it:  {shlex.join(['precflow', 'prune', *arguments, '--yes'])}")
     # A folder that a run has come to use in the meantime rightly stays; only one that cannot be deleted is a failure.
     return _NOT_DONE if any(why.startswith("cannot") for why in hindered.values()) else 0
+
+
+def _keep_history(folders: Sequence[Path]) -> None:
+    """Keep what ``precflow history`` shows of each run, while its results are still there."""
+    from precflow.run.history import keep_summaries
+
+    for folder in folders:
+        keep_summaries(folder)
 
 
 def _prune_remote(chosen: argparse.Namespace, wish: PruneRequest) -> int:

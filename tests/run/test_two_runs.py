@@ -1,10 +1,8 @@
 """Two runs of a recipe side by side: names of runs, what changed, and which records are better or worse."""
 
-import importlib.util
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,22 +17,7 @@ from precflow.run.runner import run
 from precflow.run.two_runs import Change, RecordState, compare_runs, find_changed_modules, is_worse
 from precflow.verbs.diff import as_plain, render_page, show_difference
 
-_SPEC = importlib.util.spec_from_file_location("run_fixtures", Path(__file__).with_name("conftest.py"))
-fixtures = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(fixtures)
-
-
-@pytest.fixture(scope="module")
-def two_runs(tmp_path_factory):
-    """Make two runs, once for all tests: the first has a fault in fc2, the second is without it and has another limit."""
-    folder = tmp_path_factory.mktemp("two_runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for name, factor, words in (("faulty", 1.01, []), ("whole", 1.0, ["tolerance.cosine_similarity=0.9"])):
-            pair = fixtures.stage_fixtures.write_pair(folder / name, factor=factor)
-            given = [f"{side}.dump={pair / side}" for side in ("reference", "target")]
-            run(compose(["+recipe=compare_dumps", *given, *words]), command=f"precflow {name}")
-    return folder
+pytestmark = pytest.mark.xdist_group("two runs")  # with the tests of the history, which look at the same runs
 
 
 @pytest.fixture
