@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from precflow import resources
-from precflow.config.build import build_document
-from precflow.config.documents import Document, DottedPath, PathProblems, display_path, dotted, read
+from precflow.config.data_files import Checked, check_document, load_files
+from precflow.config.documents import Document, DottedPath, PathProblems, read
 from precflow.environment.checks import Row
 from precflow.environment.versions import begins_with, parse
-from precflow.errors import ConfigError, Problem
 
 GROUP = "compatibility"
 TOPIC = "matching table"
@@ -60,32 +59,18 @@ def load_tables(team: Sequence[Path] = ()) -> tuple[Table, ...]:
         ConfigError: Some files are not usable; carries the problems of all of them.
     """
     folders = [*team, resources.directory("conf") / GROUP]
-    checked = [check_file(path) for folder in folders for path in sorted(folder.glob("*.yaml"))]
-    problems = [problem for wrong, _ in checked for problem in wrong]
-    if problems:
-        raise ConfigError(
-            f"{len(problems)} problem{'s' * (len(problems) > 1)} in tables of compatibility",
-            problems=problems,
-            next_step="correct the files; nothing was checked",
-        )
-    return tuple(table for _, table in checked if table is not None)
+    files = load_files(folders, check_file, "tables of compatibility", "nothing was checked")
+    return tuple(table for _, table in files)
 
 
-def check_file(path: Path) -> tuple[tuple[Problem, ...], Table | None]:
-    """Return what is wrong with one file, each problem with its line, and its table if nothing is."""
-    document = read(path, GROUP, path.stem)
-    if document.problems:
-        return tuple(Problem(one.place, one.key or path.stem, one.message) for one in document.problems), None
-    table, problems = build_document(document, Table)
-    if table is not None and not problems:
-        problems += [
-            Problem(document.mark(where).place or display_path(path), dotted(where), text)
-            for where, text in _find_problems(document, table)
-        ]
-    return tuple(problems), (table if not problems else None)
+def check_file(path: Path) -> Checked[Table]:
+    """Return what is wrong with one file, and its table if nothing is."""
+    return check_document(read(path, GROUP, path.stem), Table, _find_problems)
 
 
-def _find_problems(document: Document, table: Table) -> PathProblems:
+def _find_problems(document: Document, table: Table | None) -> PathProblems:
+    if table is None:
+        return
     texts: list[tuple[DottedPath, str]] = [
         (("releases", str(number), name), getattr(release, name))
         for number, release in enumerate(table.releases)

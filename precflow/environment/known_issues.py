@@ -17,11 +17,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from precflow import resources
 from precflow.agent.contract import DEVICE_KINDS
-from precflow.config.build import build_document
-from precflow.config.documents import Document, PathProblems, display_path, dotted, read
+from precflow.config.data_files import Checked, check_document, load_files
+from precflow.config.documents import Document, PathProblems, read
 from precflow.environment.differences import package_name
 from precflow.environment.versions import lies_in, parse, read_section
-from precflow.errors import ConfigError, Problem
 
 GROUP = "known_issue"
 BREAKS, STOPS, NUMBERS = EFFECTS = ("breaks", "stops", "numbers")
@@ -108,37 +107,16 @@ def load_issues(team: Sequence[Path] = ()) -> tuple[KnownIssue, ...]:
         ConfigError: Some files are not usable; carries the problems of all of them.
     """
     folders = [*team, resources.directory("conf") / GROUP]
-    problems: list[Problem] = []
-    issues: list[KnownIssue] = []
-    for path in (path for folder in folders for path in sorted(folder.glob("*.yaml"))):
-        wrong, file = check_file(path)
-        problems += wrong
-        issues += [replace(issue, id=f"{path.stem}.{name}") for name, issue in file.issues.items()] if file else []
-    if problems:
-        raise ConfigError(
-            f"{len(problems)} problem{'s' * (len(problems) > 1)} in files of known issues",
-            problems=problems,
-            next_step="correct the files; no issue was looked for",
-        )
-    return tuple(issues)
+    files = load_files(folders, check_file, "files of known issues", "no issue was looked for")
+    return tuple(replace(issue, id=f"{path.stem}.{name}") for path, file in files for name, issue in file.issues.items())
 
 
-def check_file(path: Path) -> tuple[tuple[Problem, ...], IssueFile | None]:
-    """Return what is wrong with one file, each problem with its line, and its issues if nothing is."""
-    document = read(path, GROUP, path.stem)
-    if document.problems:
-        return tuple(Problem(one.place, one.key or path.stem, one.message) for one in document.problems), None
-    file, problems = build_document(document, IssueFile, _WORDS)
-    known = {problem.key for problem in problems}
-    problems += [
-        Problem(document.mark(where).place or display_path(path), dotted(where), text)
-        for where, text in _find_problems(document)
-        if dotted(where) not in known
-    ]
-    return tuple(problems), (file if not problems else None)
+def check_file(path: Path) -> Checked[IssueFile]:
+    """Return what is wrong with one file, and its issues if nothing is."""
+    return check_document(read(path, GROUP, path.stem), IssueFile, _find_problems, _WORDS)
 
 
-def _find_problems(document: Document) -> PathProblems:
+def _find_problems(document: Document, _: IssueFile | None) -> PathProblems:
     """Yield what is wrong with values that have the right form."""
     issues = document.data.get("issues")
     for name, issue in issues.items() if isinstance(issues, Mapping) else ():

@@ -7,15 +7,15 @@ the keys of :class:`ScanRule`. What a rule looks for is one or several of its ma
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from precflow import resources
-from precflow.config.build import build_document
-from precflow.config.documents import Document, DottedPath, PathProblems, display_path, dotted, read
-from precflow.errors import ConfigError, Problem
+from precflow.config.data_files import Checked, check_document, load_files
+from precflow.config.documents import Document, DottedPath, PathProblems, display_path, read
+from precflow.errors import Problem
 
 GROUP = "scan"
 STOPS, LOOK, NUMBERS = WEIGHTS = ("stops", "look", "numbers")
@@ -137,44 +137,32 @@ def load_rules(team: Sequence[Path] = ()) -> RuleSet:
     Raises:
         ConfigError: Some files are not usable; carries the problems of all of them.
     """
-    shipped = resources.directory("conf") / GROUP
+    files = load_files(
+        (*team, resources.directory("conf") / GROUP), check_file, "rules of the scan", "nothing was scanned", _find_same_names
+    )
     rules: list[ScanRule] = []
-    titles: dict[str, str] = {}
-    problems: list[Problem] = []
-    for path in (path for folder in (*team, shipped) for path in sorted(folder.glob("*.yaml"))):
-        wrong, file = check_file(path)
-        if path.stem in titles:
-            wrong = (*wrong, Problem(display_path(path), path.stem, "is the name of another file of rules too: rename one"))
-        problems += wrong
-        if file is not None and not wrong:
-            titles[path.stem] = file.title
-            rules += [
-                replace(rule, id=f"{path.stem}.{name}", kind=path.stem, order=len(rules) + number)
-                for number, (name, rule) in enumerate(file.rules.items())
-            ]
-    if problems:
-        raise ConfigError(
-            f"{len(problems)} problem{'s' * (len(problems) > 1)} in rules of the scan",
-            problems=problems,
-            next_step="correct the files; nothing was scanned",
-        )
-    return RuleSet(tuple(rules), titles)
+    for path, file in files:
+        rules += [
+            replace(rule, id=f"{path.stem}.{name}", kind=path.stem, order=len(rules) + number)
+            for number, (name, rule) in enumerate(file.rules.items())
+        ]
+    return RuleSet(tuple(rules), {path.stem: file.title for path, file in files})
 
 
-def check_file(path: Path) -> tuple[tuple[Problem, ...], RuleFile | None]:
-    """Return what is wrong with one file, each problem with its line, and its rules if nothing is."""
-    document = read(path, GROUP, path.stem)
-    if document.problems:
-        return tuple(Problem(one.place, one.key or path.stem, one.message) for one in document.problems), None
-    file, problems = build_document(document, RuleFile, _WORDS)
-    known = {problem.key for problem in problems}
-    for where, message in _find_problems(document):
-        if dotted(where) not in known:
-            problems.append(Problem(document.mark(where).place, dotted(where), message))
-    return tuple(problems), (file if not problems else None)
+def _find_same_names(files: Sequence[tuple[Path, RuleFile]]) -> Iterator[Problem]:
+    names: set[str] = set()
+    for path, _ in files:
+        if path.stem in names:
+            yield Problem(display_path(path), path.stem, "is the name of another file of rules too: rename one")
+        names.add(path.stem)
 
 
-def _find_problems(document: Document) -> PathProblems:
+def check_file(path: Path) -> Checked[RuleFile]:
+    """Return what is wrong with one file, and its rules if nothing is."""
+    return check_document(read(path, GROUP, path.stem), RuleFile, _find_problems, _WORDS)
+
+
+def _find_problems(document: Document, _: RuleFile | None) -> PathProblems:
     """Yield what is wrong with values that have the right form: expressions, and what belongs together."""
     rules = document.data.get("rules")
     for name, rule in rules.items() if isinstance(rules, Mapping) else ():

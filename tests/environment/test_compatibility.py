@@ -70,6 +70,8 @@ def test_a_file_of_a_team_comes_first_and_its_mistakes_are_named(tmp_path):
         "title: t\nsource: https://a\ndate: '2027'\nrelease: []\nnvidia_drivers: {'14': newest}\npython: {2.6.0: ['3.10', x]}\n"
     )
     said = [(problem.key, problem.message) for problem in check_file(tmp_path / "ours.yaml")[0]]
-    assert said == [("release", "no such key. Did you mean  releases ?")]
-    (tmp_path / "ours.yaml").write_text("title: t\nsource: https://a\ndate: '2027'\npython: {2.6.0: ['3.10', x]}\n")
-    assert [problem.message for problem in check_file(tmp_path / "ours.yaml")[0]] == ["'x' is no version"]
+    assert said == [
+        ("release", "no such key. Did you mean  releases ?"),
+        ("python.2.6.0[1]", "'x' is no version"),
+        ("nvidia_drivers[14]", "'newest' is no version"),
+    ]

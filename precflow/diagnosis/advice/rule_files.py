@@ -15,13 +15,13 @@ from typing import Any
 
 from precflow import resources
 from precflow.agent.contract import PHASES
-from precflow.config.build import build_document
-from precflow.config.documents import Document, PathProblems, display_path, dotted, read
+from precflow.config.data_files import Checked, check_document, load_files
+from precflow.config.documents import Document, PathProblems, display_path, read
 from precflow.config.suggestions import did_you_mean
 from precflow.diagnosis.advice.rule_templates import check_template, find_failure
 from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
 from precflow.diagnosis.findings import CERTAINTIES
-from precflow.errors import ConfigError, Problem
+from precflow.errors import Problem
 
 ABOUT = ("run", "suspect", "unexplained", "unexplained_run")
 _ABOUT_RUN = frozenset(("run", "unexplained_run"))
@@ -126,27 +126,23 @@ def load_rules(folders: Sequence[Path], team: Sequence[Path] = ()) -> list[Advic
     Raises:
         ConfigError: Some files are not usable; carries the problems of all of them.
     """
+    loaded = load_files(
+        (*folders, *team),
+        lambda path: check_file(path, of_team=path.parent in team, templates=path.parent != _shipped()),
+        "rule files",
+        "no rule was used",
+        _find_same_ids,
+    )
+    return sorted((rule for _, rule in loaded), key=lambda rule: rule.id)
+
+
+def _find_same_ids(loaded: Sequence[tuple[Path, AdviceRule]]) -> Iterator[Problem]:
     files: dict[str, list[Path]] = {}
-    rules: list[AdviceRule] = []
-    problems: list[Problem] = []
-    for path in (path for folder in (*folders, *team) for path in sorted(folder.glob("*.yaml"))):
-        wrong, rule = check_file(path, of_team=path.parent in team, templates=path.parent != _shipped())
-        problems += wrong
-        if rule is not None:
-            rules.append(rule)
-            files.setdefault(rule.id, []).append(path)
-    problems += [
-        Problem(", ".join(map(_find_id, paths)), identifier, "stands in more than one file")
-        for identifier, paths in files.items()
-        if paths[1:]
-    ]
-    if problems:
-        raise ConfigError(
-            f"{len(problems)} problem{'s' * (len(problems) > 1)} in rule files",
-            problems=problems,
-            next_step="correct the files; no rule was used",
-        )
-    return sorted(rules, key=lambda rule: rule.id)
+    for path, rule in loaded:
+        files.setdefault(rule.id, []).append(path)
+    for identifier, paths in files.items():
+        if paths[1:]:
+            yield Problem(", ".join(map(_find_id, paths)), identifier, "stands in more than one file")
 
 
 def find_same_id(path: Path, folders: Sequence[Path]) -> list[Problem]:
@@ -164,7 +160,7 @@ def _find_id(path: Path) -> str:
     return read(path, "rule", path.stem).marks[("id",)].place
 
 
-def check_file(path: Path, *, of_team: bool, templates: bool = True) -> tuple[tuple[Problem, ...], AdviceRule | None]:
+def check_file(path: Path, *, of_team: bool, templates: bool = True) -> Checked[AdviceRule]:
     """Return what is wrong with one file, each problem with its line, and its rule if nothing is.
 
     Args:
@@ -181,20 +177,12 @@ def _shipped() -> Path:
 
 
 @functools.lru_cache(maxsize=512)  # a process reads the same rules at each of its runs
-def _check_document(
-    document: Document, identifier: re.Pattern[str], *, templates: bool
-) -> tuple[tuple[Problem, ...], AdviceRule | None]:
-    name = document.path.stem
-    problems = [Problem(problem.place, problem.key or name, problem.message) for problem in document.problems]
-    if problems:
-        return tuple(problems), None
-    rule, problems = build_document(document, AdviceRule, _WORDS)
-    if templates:
-        known = {problem.key for problem in problems}
-        for path, message in _find_problems(document, identifier):
-            if dotted(path) not in known:
-                problems.append(Problem(document.mark(path).place, dotted(path), message))
-    return tuple(problems), (rule if not problems else None)
+def _check_document(document: Document, identifier: re.Pattern[str], *, templates: bool) -> Checked[AdviceRule]:
+    def find_problems(document: Document, _: AdviceRule | None) -> PathProblems:
+        """Yield what is wrong, but for templates where those are not to be looked into."""
+        return _find_problems(document, identifier) if templates else iter(())
+
+    return check_document(document, AdviceRule, find_problems, _WORDS)
 
 
 def _find_problems(document: Document, identifier: re.Pattern[str]) -> PathProblems:

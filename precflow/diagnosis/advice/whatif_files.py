@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import WHATIF_KINDS, WHATIF_OF_RUN
-from precflow.config.build import build_document
-from precflow.config.documents import PathProblems, display_path, dotted, read
+from precflow.config.data_files import Checked, check_document, load_files
+from precflow.config.documents import Document, PathProblems, read
 from precflow.config.sections import whatifs
 from precflow.config.suggestions import did_you_mean
 from precflow.diagnosis.advice.rule_templates import check_template
 from precflow.diagnosis.evidence.names import EVIDENCE
-from precflow.errors import ConfigError, Problem
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,79}")
 _RULE = re.compile(r"[A-Z]{2,8}\d{3}")
@@ -62,38 +61,23 @@ def load_whatifs(folders: Sequence[Path]) -> list[WhatIf]:
         ConfigError: Some files are not usable; carries the problems of all of them.
     """
     loaded: dict[str, WhatIf] = {}
-    problems: list[Problem] = []
-    for path in (path for folder in folders for path in sorted(folder.glob("*.yaml"))):
-        wrong, whatif = check_file(path)
-        problems += wrong
-        if whatif is not None:
-            loaded.setdefault(whatif.name, whatif)
-    if problems:
-        plural = "s" * (len(problems) > 1)
-        raise ConfigError(
-            f"{len(problems)} problem{plural} in what-if files", problems=problems, next_step="correct the files; none was used"
-        )
+    for _, whatif in load_files(folders, check_file, "what-if files", "none was used"):
+        loaded.setdefault(whatif.name, whatif)
     return [loaded[name] for name in sorted(loaded)]
 
 
-def check_file(path: Path) -> tuple[list[Problem], WhatIf | None]:
-    """Return what is wrong with one file, each problem with its line, and its what-if if nothing is."""
-    document = read(path, "whatif", path.stem)
-    if document.problems:
-        return [Problem(problem.place, problem.key or path.stem, problem.message) for problem in document.problems], None
-    whatif, problems = build_document(document, WhatIf, name=path.stem)
-    if not _NAME.fullmatch(path.stem) or path.stem in whatifs.WORDS:
-        message = "is no name for a what-if: small letters, digits and _, and no word of precflow's"
-        problems.insert(0, Problem(display_path(path), path.stem, message))
-    if whatif is not None:
-        wrong = {problem.key for problem in problems}
-        found = ((place, message) for place, message in _find_problems(whatif) if dotted(place) not in wrong)
-        problems += [Problem(document.mark(place).place, dotted(place), message) for place, message in found]
-    return problems, (whatif if not problems else None)
+def check_file(path: Path) -> Checked[WhatIf]:
+    """Return what is wrong with one file, and its what-if if nothing is."""
+    return check_document(read(path, "whatif", path.stem), WhatIf, _find_problems, name=path.stem)
 
 
-def _find_problems(whatif: WhatIf) -> PathProblems:
-    """Yield what is wrong with values that have the right form."""
+def _find_problems(document: Document, whatif: WhatIf | None) -> PathProblems:
+    """Yield what is wrong with its name, and with values that have the right form."""
+    name = document.path.stem
+    if not _NAME.fullmatch(name) or name in whatifs.WORDS:
+        yield (), f"{name!r} is no name for a what-if: small letters, digits and _, and no word of precflow's"
+    if whatif is None:
+        return
     yield from _check_change(whatif.change)
     if not 0 < whatif.cost < _MOST_COST:
         yield ("cost",), f"is {whatif.cost:g}; expected a number above 0: the time of a run with it, in runs without"
