@@ -1,18 +1,24 @@
-# Two commands: `make demo` runs the main job, `make test` runs every test. Both set up .venv first, and keep bytecode: they start
-# up to a hundred interpreters, each of which would compile every module again.
+# Two commands: `make demo` runs the main job, `make test` runs every test; `make quick` leaves out those that are marked slow, which
+# run the product from end to end. All set up .venv first, and keep bytecode: they start up to a hundred interpreters, each of which
+# would compile every module again.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test quick lint clean
 
 demo: $(READY)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/precflow +recipe=sd_text_encoder
 
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=25
+
 test: $(READY)
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=25
+	$(PYTEST) -m ''
+
+quick: $(READY)
+	$(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,29 +46,43 @@ def changes(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
 def file_digest(path: Path) -> str:
     """Return 32 hex digits over a file's bytes, or over the names and bytes of every regular file in a folder.
 
-    Links to files are followed, links to folders are not.
+    Links to files are followed, links to folders are not. A run asks for the same weights at each of its stages, so what was
+    read is not read again while no file has another size, place on the disk, or time of change.
 
     Raises:
         StoreError: It is no regular file, cannot be read, or the folder has more than ``MOST_FILES`` entries.
     """
-    hasher = hashlib.blake2b(digest_size=16)
     try:
-        if not path.is_dir():
-            _add_content(hasher, path)
-        else:
-            for file in _list_regular_files(path):
+        is_folder = path.is_dir()
+        files = _list_regular_files(path) if is_folder else [path]
+        state = tuple((str(file), _take_state(file)) for file in files)
+        known = _KNOWN.get(path)
+        if known and known[0] == state:
+            return known[1]
+        now = time.time_ns()
+        hasher = hashlib.blake2b(digest_size=16)
+        for file in files:
+            if is_folder:
                 # No file name can hold a NUL, so it ends the name: "a" with "bc" in it differs from "ab" with "c".
                 hasher.update(file.relative_to(path).as_posix().encode() + b"\0")
-                _add_content(hasher, file)
+            with open_regular(file) as stream:
+                for block in iter(functools.partial(stream.read, 1 << 20), b""):
+                    hasher.update(block)
     except OSError as error:
         raise StoreError(f"{error.filename or path} cannot be read: {error.strerror}") from error
+    if all(now - facts[-1] > _SETTLED for _, facts in state):
+        _KNOWN[path] = (state, hasher.hexdigest())
     return hasher.hexdigest()
 
 
-def _add_content(hasher: hashlib.blake2b, file: Path) -> None:
-    with open_regular(file) as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
-            hasher.update(block)
+_KNOWN: dict[Path, tuple[tuple[tuple[str, tuple[int, ...]], ...], str]] = {}  # path -> state of its files, digest
+_SETTLED = 2_000_000_000  # nanoseconds: clocks of file systems may be so coarse that two changes have one time
+
+
+def _take_state(file: Path) -> tuple[int, ...]:
+    """Return what changes where a file's content does; last the time of its last change."""
+    facts = file.stat()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _list_regular_files(folder: Path) -> list[Path]:

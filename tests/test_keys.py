@@ -47,6 +47,24 @@ def test_file_digest_is_of_content_not_of_place(tmp_path):
     assert keys.file_digest(one) != keys.file_digest(other)
 
 
+def test_files_that_have_not_changed_are_read_once(tmp_path, monkeypatch):
+    weights, opened = tmp_path / "weights.bin", []
+    weights.write_bytes(b"\x00\x01")
+    monkeypatch.setattr(keys, "open_regular", lambda file: opened.append(file) or file.open("rb"))
+    first = keys.file_digest(tmp_path)
+    assert keys.file_digest(tmp_path) == first
+    assert len(opened) == 2  # changed just now: a second change could have the same time
+    monkeypatch.setattr(keys, "_SETTLED", -(10**18))
+    assert [keys.file_digest(tmp_path) for _ in range(3)] == [first] * 3
+    assert len(opened) == 3
+    weights.write_bytes(b"\x00\x02")
+    assert keys.file_digest(tmp_path) != first
+    os.utime(weights, ns=(0, 0))
+    weights.write_bytes(b"\x00\x01")
+    os.utime(weights, ns=(0, 0))  # a time that somebody set: the change of the file's entry shows it
+    assert keys.file_digest(tmp_path) == first
+
+
 def test_file_digest_sees_a_renamed_file(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -335,11 +335,17 @@ def _import_everything(answers):
             importlib.import_module(module.name)
     importlib.import_module("precflow.sides.interpreter").subprocess = OneAnswer(answers)
     conf = importlib.import_module("precflow.resources").directory("conf")
-    importlib.import_module("precflow.diagnosis.advice.rule_files").load_rules([conf / "rule"])  # compiles their templates
+    rules = importlib.import_module("precflow.diagnosis.advice.rule_files").load_rules([conf / "rule"])
+    templates = importlib.import_module("precflow.diagnosis.advice.rule_templates")
+    for rule in rules:
+        for condition in filter(None, (rule.when, rule.likely_when, rule.certain_when, *(each.when for each in rule.against))):
+            templates.compile_condition(condition)
+        for text in (rule.title, rule.where, rule.why, rule.fix, rule.try_it, rule.look):
+            templates.compile_text(text)
     importlib.import_module("precflow.diagnosis.advice.whatif_files").load_whatifs([conf / "whatif"])
-    templates = importlib.import_module("precflow.report.templating").load_templates()
-    for name in templates.list_templates(extensions=["j2"]):
-        templates.get_template(name)
+    pages = importlib.import_module("precflow.report.templating").load_templates()
+    for name in pages.list_templates(extensions=["j2"]):
+        pages.get_template(name)
     _fill_caches()
 
 
@@ -355,6 +361,9 @@ def _fill_caches():
             compose(words, complete=False)
     for of_agent in (True, False):
         importlib.import_module("precflow.run.steps").digest_own_code(of_agent=of_agent)
+    pack = importlib.import_module("precflow.sides.pack")
+    sources = pack._list_sources()
+    pack._list_sources = lambda: sources  # or each start of an agent reads two hundred files
     importlib.import_module("precflow.environment.variables").find_misspelt(os.environ)
     list_packages_once()
     importlib.import_module("precflow.agent.session.environment").list_packages()

@@ -38,7 +38,7 @@ _ALLOWED_NODES = (
 )
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=1024)
 def compile_condition(condition: str) -> TemplateExpression:
     """Return a compiled condition."""
     # Strict: `not x` of evidence that was not measured would hold otherwise.
