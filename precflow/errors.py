@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from precflow.breakdown import Breakdown
+
 
 class PrecflowError(Exception):
     """Base of all errors that precflow explains to its user.
@@ -94,16 +96,29 @@ class SideError(PrecflowError):
         log: The last lines that the agent wrote.
         kind: Why the agent refused, in a word of its own (``KINDS`` of ``precflow.agent.failures``); ``""`` if it died, hung or
             was never started. An agent that refuses has answered; one that died has said nothing about what it was asked.
+        breakdown: Where it broke, if the side got as far as running its workload.
     """
 
-    def __init__(self, message: str, *, log: Sequence[str] = (), next_step: str = "", kind: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        log: Sequence[str] = (),
+        next_step: str = "",
+        kind: str = "",
+        breakdown: Breakdown | None = None,
+    ) -> None:
         super().__init__(message, next_step=next_step)
         self.log = tuple(log)
         self.kind = kind
+        self.breakdown = breakdown
 
     def __str__(self) -> str:
+        rows = self.breakdown.rows() if self.breakdown is not None else []
+        width = max((len(label) for label, _ in rows), default=0)
+        known = "".join(f"\n   {label:<{width}}   {text}" for label, text in rows)
         lines = "".join(f"\n   | {line}" for line in self.log)
-        return super().__str__() + lines
+        return self.message + known + super().__str__()[len(self.message) :] + lines
 
 
 class StoreError(PrecflowError):

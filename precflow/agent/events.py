@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from contextlib import contextmanager
-from typing import Dict, Iterator, Optional, TextIO
+from typing import Any, Dict, Iterator, Optional, TextIO
 
 from precflow.agent import redaction
 from precflow.agent.failures import AgentError
@@ -63,7 +63,8 @@ class Events:
 
     def report_failure(self, error: AgentError) -> None:
         """Report why the agent stops."""
-        self._send({"event": "error", "kind": error.kind, "message": error.message, "next_step": error.next_step})
+        told = {"kind": error.kind, "message": error.message, "next_step": error.next_step}
+        self._send({"event": "error", **told, **({"where": {**error.where, "trace": error.trace}} if error.where else {})})
 
     def report_collective(self, operator: str, group: str, number: int, place: str) -> None:
         """Report that this rank begins a collective: of ranks that wait for each other, the judge can tell which is late.
@@ -94,7 +95,7 @@ class Events:
         finally:
             self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)
 
-    def _send(self, event: Dict[str, str]) -> None:
+    def _send(self, event: Dict[str, Any]) -> None:
         if self._rank is not None and "rank" not in event:
             event = {**event, "rank": str(self._rank)}
         self._stream.write(json.dumps(event, ensure_ascii=True) + "\n")

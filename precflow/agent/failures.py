@@ -5,6 +5,8 @@ The agent cannot use the judge's exception classes: a failure becomes one JSON l
 
 from __future__ import annotations
 
+from typing import Any, Mapping, Optional
+
 from precflow.agent import redaction
 
 KINDS = (
@@ -30,12 +32,16 @@ class AgentError(Exception):
         message: What was wrong, what was expected, and what was found.
         next_step: What to do about it.
         trace: Traceback of an exception of user code; ``""`` if the message is enough.
+        where: Where user code raised it, see ``session/failed_call.py``.
     """
 
-    def __init__(self, kind: str, message: str, next_step: str = "", trace: str = "") -> None:
+    def __init__(
+        self, kind: str, message: str, next_step: str = "", trace: str = "", where: Optional[Mapping[str, Any]] = None
+    ) -> None:
         message, next_step, trace = map(redaction.redact_text, (message, next_step, trace))
         super().__init__(message + ("\n   " + next_step if next_step else ""))  # what a traceback shows
         self.kind = kind
         self.message = message
         self.next_step = next_step
         self.trace = trace
+        self.where = redaction.redact(where or {})

@@ -7,21 +7,24 @@ import os
 import shlex
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precflow.agent.contract import FACTS_FILE, LOG_FILE
+from precflow.breakdown import Breakdown
 from precflow.config.schema import SIDES, checks_environment_alone
 from precflow.environment.variables import describe_misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
+from precflow.report import broken, unjudged, wording
 from precflow.report import environment_check as check_report
-from precflow.report import unjudged, wording
 from precflow.report.ci import format_outcome
 from precflow.report.highlights import find_furthest_row
 from precflow.report.screens.scan import show_scan
@@ -42,6 +45,7 @@ from precflow.stages.dump import is_given
 from precflow.stages.introduced import read_conclusion
 from precflow.stages.job import Instance, Job
 from precflow.stages.report import read_check_report, read_model
+from precflow.stages.report_model import hide_home
 from precflow.stages.second_pass import region
 from precflow.streams import is_unicode, say
 
@@ -118,10 +122,35 @@ def run(composed: Composed, *, command: str) -> Outcome:
             kept = None if set(states.values()) - {"kept"} else time.monotonic() - started
             outcome = replace(_close(job, where, done, due, kept=kept), run=entry.number)
         verdict, code = outcome.verdict or "", outcome.exit_code
+    except SideError as error:
+        if error.breakdown is not None:
+            error.within(f"report: {_publish_breakdown(job, where, entry.number, error, error.breakdown, states)}")
+        raise
     finally:
         seconds = round(time.monotonic() - started, 1)
         where.manifest.update(replace(_add_progress(entry, done, states), verdict=verdict, exit_code=code, seconds=seconds))
     return outcome
+
+
+def _publish_breakdown(  # noqa: PLR0913, PLR0917  each is a fact of its own
+    job: Job, where: steps.RunFolder, run: int, error: SideError, broke: Breakdown, states: Mapping[str, str]
+) -> Path:
+    """Publish a page about a side that broke, where the report of the run would be; return the page."""
+    shown = broken.BrokenRun(
+        recipe=_title(job),
+        title=job.config.about.title,
+        run=run,
+        finished=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M"),
+        command=hide_home(job.command),
+        stage=next(iter(error.context), "").removeprefix("in stage ").partition(" of ")[0],
+        message=hide_home(error.message),
+        next_step=hide_home(error.next_step),
+        breakdown=broke.public(),
+        stages=tuple(states.items()),
+    )
+    with tempfile.TemporaryDirectory(dir=where.folder) as folder:
+        broken.write_files(shown, Path(folder) / publication.PUBLIC, job.config.report.formats)
+        return publication.publish(where.folder, Path(folder))
 
 
 def _note_progress(manifest: Manifest, entry: RunEntry, done: Mapping[str, Sealed], states: Mapping[str, str]) -> None:

@@ -223,6 +223,9 @@ def select_stages(
         here = [stage for stage in here if stage.side == "reference" and not stage.scope_needs]
     if config.stages:
         here = [stage for stage in here if stage.kind in config.stages]
+        # To look for a crash, one side is recorded alone: nothing here reads what the other one has recorded.
+        read = {name for stage in here for name in stage.needs}
+        here = [stage for stage in here if not stage.side or stage.side in config.sides or stage.name in read]
     return here
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from precflow.agent import intake, redaction
 from precflow.agent.contract import LAST_CALL_BYTES, LAST_CALL_FILE, LOG_FILE, RANK_LOG_FILE
@@ -53,14 +54,44 @@ def redact_log(log: Path) -> None:
         clean.unlink(missing_ok=True)
 
 
+class LastCall(NamedTuple):
+    """The call that a rank began last, in the order of the lines of its file.
+
+    Attributes:
+        step: Number of the step.
+        phase: ``forward`` or ``backward``.
+        module: The module that ran, or that called the operator.
+        class_name: Its class.
+        operator: The operator; ``""`` for the module itself.
+        site: Where it was called from.
+        last: Identity of the last record before it.
+        given: The tensors that it was given, as text.
+    """
+
+    step: str = ""
+    phase: str = ""
+    module: str = ""
+    class_name: str = ""
+    operator: str = ""
+    site: str = ""
+    last: str = ""
+    given: str = ""
+
+
+def read_last_call(folder: Path, rank: int = 0) -> LastCall | None:
+    """Return the call that a rank began last and never ended; ``None`` if none was recorded."""
+    try:
+        data = intake.read_bytes(folder / (LAST_CALL_FILE % rank), LAST_CALL_BYTES).partition(b"\0")[0]
+    except (OSError, ValueError):
+        return None
+    lines = redaction.redact_text(data.decode("utf-8", "replace")).split("\n")
+    return LastCall(*lines[: len(LastCall._fields)]) if len(lines) > 1 else None
+
+
 def describe_last_call(folder: Path, rank: int = 0) -> str:
     """Return the call that a rank began last and never ended, as the end of a sentence; ``""`` if none was recorded."""
-    try:
-        text = (
-            intake.read_bytes(folder / (LAST_CALL_FILE % rank), LAST_CALL_BYTES).partition(b"\0")[0].decode("utf-8", "replace")
-        )
-        step, phase, module, operator, place = redaction.redact_text(text).split("\n")
-    except (OSError, ValueError):
+    call = read_last_call(folder, rank)
+    if call is None:
         return ""
-    what = f"{module} / {operator}" if operator else module
-    return f"; the last call that it began: {what} ({phase} of step {step}){f' at {place}' if place else ''}"
+    what = f"{call.module} / {call.operator}" if call.operator else call.module
+    return f"; the last call that it began: {what} ({call.phase} of step {call.step}){f' at {call.site}' if call.site else ''}"

@@ -35,6 +35,7 @@ from precflow.config.schema import Side
 from precflow.errors import SideError, StoreError
 from precflow.sides import pack
 from precflow.sides.agent_log import describe_last_call, log_of, read_last_lines, redact_log
+from precflow.sides.breakdown import read_left_behind, read_reported
 from precflow.sides.interpreter import find_interpreter
 from precflow.sides.ranks import RANK_VARIABLES, Ranks
 
@@ -72,7 +73,7 @@ _RESULT_FILES = {
 class _Outcome:
     """What an agent reported, and how it ended."""
 
-    error: Mapping[str, str] = field(default_factory=dict)
+    error: Mapping[str, Any] = field(default_factory=dict)
     timed_out: bool = False
     ranks: Ranks = field(default_factory=Ranks)
     code: int | None = None  # exit code of a request that is done while the process waits for the next one
@@ -219,16 +220,20 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     if outcome.timed_out:
         message = f"the {name} side did not finish within {timeout:g} s and was stopped"
         message += outcome.ranks.describe_waiting(late) + describe_last_call(folder, late or 0)
-        raise SideError(message, log=lines, next_step="allow it more time: capture.timeout=2h")
+        broke = read_left_behind(name, "hang", folder, late or 0, lines)
+        raise SideError(message, log=lines, next_step="allow it more time: capture.timeout=2h", breakdown=broke)
     if late is not None:
         message, next_step = outcome.ranks.describe_failure(late, int(request.get("ranks", 1)))
-        raise SideError(f"{name}: {message}", log=[] if late in outcome.ranks.errors else lines, next_step=next_step)
+        told = outcome.ranks.errors.get(late)
+        reported = read_reported(name, told.get("where")) if told else read_left_behind(name, "crash", folder, late, lines)
+        raise SideError(f"{name}: {message}", log=[] if told else lines, next_step=next_step, breakdown=reported)
     _check_end(agent.process.returncode if outcome.code is None else outcome.code, outcome, name, folder)
     if not result.is_file():
         raise SideError(
             f"the agent of the {name} side ended without a result{describe_last_call(folder)}",
             log=read_last_lines(folder),
             next_step="does the workload end its process, as os._exit does? look into the log",
+            breakdown=read_left_behind(name, "silence", folder, 0, read_last_lines(folder)),
         )
 
 
@@ -395,11 +400,13 @@ def _handle_line(line: bytes, outcome: _Outcome, watch: _Watch, log: IO[bytes]) 
 def _check_end(code: int, outcome: _Outcome, name: str, folder: Path) -> None:
     if outcome.error:
         kind, next_step = str(outcome.error.get("kind", "")), outcome.error.get("next_step", "")
-        raise SideError(f"{name}: {outcome.error['message']}", next_step=next_step, kind=kind)
+        broke = read_reported(name, outcome.error.get("where"))
+        raise SideError(f"{name}: {outcome.error['message']}", next_step=str(next_step), kind=kind, breakdown=broke)
     if code == 0:
         return
     number = -code if code < 0 else code - 128  # signal 9 is -9 for Python and 137 for a shell
     killer = signal.Signals(number).name if number in set(signal.Signals) else ""
     why = f"was killed by {killer}" if killer else f"ended with exit code {code}"
-    message = f"the agent of the {name} side {why}{describe_last_call(folder)}"
-    raise SideError(message, log=read_last_lines(folder), next_step=_NEXT_STEPS.get(killer, ""))
+    message, lines = f"the agent of the {name} side {why}{describe_last_call(folder)}", read_last_lines(folder)
+    broke = read_left_behind(name, "crash" if killer else "silence", folder, 0, lines)
+    raise SideError(message, log=lines, next_step=_NEXT_STEPS.get(killer, ""), breakdown=broke)

@@ -22,7 +22,7 @@ class Ranks:
     """
 
     def __init__(self) -> None:
-        self.errors: dict[int, Mapping[str, str]] = {}
+        self.errors: dict[int, Mapping[str, Any]] = {}
         self.ended: dict[int, int] = {}
         self._latest: dict[int, Mapping[str, str]] = {}  # the collective that a rank began last
         self._begun: dict[tuple[int, _Group], int] = {}  # the number of the last one that it began in a group
@@ -46,14 +46,15 @@ class Ranks:
         """
         silent = [rank for rank in self.ended if rank not in self.errors]
         if silent or self.errors:
-            return next(iter(silent or self.errors))
+            return silent[0] if silent else next(iter(self.errors))
         return next(iter(self._find_late()), None) if timed_out else None
 
     def describe_failure(self, rank: int, ranks: int) -> tuple[str, str]:
         """Return why a rank failed and what the others waited for, and what to do next."""
         next_step = ""
         if rank in self.errors:
-            why, next_step = f"rank {rank} of {ranks}: {self.errors[rank]['message']}", self.errors[rank].get("next_step", "")
+            told = self.errors[rank]
+            why, next_step = f"rank {rank} of {ranks}: {told['message']}", str(told.get("next_step", ""))
         elif self.ended[rank] < 0:
             why = f"rank {rank} of {ranks} was killed by {signal.Signals(-self.ended[rank]).name}"
         else:

@@ -11,7 +11,9 @@ from typing import Any, Protocol
 
 from precflow.config.schema import RunConfig, Side
 from precflow.dumps.requests import UserCode
+from precflow.errors import SideError
 from precflow.sides.launch import Agents, run_agent
+from precflow.stages.breakdown import advise
 
 MARK = "@2"  # ends the names of instances of the second pass
 _BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1", "ASCEND_LAUNCH_BLOCKING": "1"}  # read when the device's library is loaded
@@ -77,16 +79,21 @@ def ask_agent(job: Job, side: str, request: Mapping[str, Any], folder: Path) -> 
         SideError: The agent refused, crashed, hung, or left no result.
     """
     settings = job.side(side)
-    run_agent(
-        request,
-        side=settings,
-        folder=folder,
-        variables={**(_BLOCKING if job.config.capture.debug else {}), **settings.variables},
-        timeout=job.config.capture.timeout,
-        on_progress=job.say,
-        on_amount=job.advance,
-        agents=job.agents,
-    )
+    try:
+        run_agent(
+            request,
+            side=settings,
+            folder=folder,
+            variables={**(_BLOCKING if job.config.capture.debug else {}), **settings.variables},
+            timeout=job.config.capture.timeout,
+            on_progress=job.say,
+            on_amount=job.advance,
+            agents=job.agents,
+        )
+    except SideError as error:
+        if error.breakdown is not None:
+            error.breakdown = advise(error.breakdown, job.team)
+        raise
 
 
 @dataclass(frozen=True)

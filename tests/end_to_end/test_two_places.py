@@ -48,7 +48,7 @@ def list_texts(plain):
 
 
 def test_the_second_place_finds_the_reference_and_a_lost_shard_is_unreadable(place, precflow, small, store, tmp_path):
-    missing = place("target", "sides=[target]", "stages=[environment,dump]")
+    missing = place("target", "sides=[target]", "stages=[environment,dump,compare]")
     assert missing.problems(2, "no reference was sealed in s3://places/team/sd_text_encoder", "sides=[reference]") == []
     made = place("reference", "sides=[reference]")
     assert made.problems(0, "stage=upload side=reference state=done", "sealed s3://places/team/sd_text_encoder/dump.") == []

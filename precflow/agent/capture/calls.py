@@ -61,7 +61,7 @@ class OperatorCalls:
         Raises:
             WriteError: A tensor cannot be stored.
         """
-        self._lines.note_running(heading.module_call.module, heading.operator, heading.site, heading.phase)
+        self._lines.note_running(heading.module_call, heading.operator, heading.site, heading.phase, tensors)
         return RunningCall(heading, choice, tensors, self._lines.describe(tensors, store=not heading.movement, choice=choice))
 
     def end(self, running: RunningCall, result: Any, written: List[TensorWithPath]) -> Optional[int]:

@@ -19,7 +19,7 @@ No hook returns anything, so autograd goes on with the tensors that it had.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -134,6 +134,7 @@ class ModuleGradients:
         self._resolve = resolve
         self._open: Dict[_CallGradients, None] = {}  # calls that a backward pass has reached and not completed, in order
         self._handles: List[Any] = []
+        self._entered: Optional[ModuleCall] = None  # a gradient has arrived at its output last, and none has left since
 
     def are_recorded(self, module_call: ModuleCall) -> bool:
         """Tell whether the gradients of a module call are records."""
@@ -191,11 +192,20 @@ class ModuleGradients:
             self._begin_pass(gradients)
             gradients.awaited.discard(hook.index)
             gradient = arriving[hook.number]
+            self._note_running(gradients.module_call, [] if gradient is None else [(hook.index, gradient)])
             if gradient is not None:  # a node with several outputs runs even if the loss depends on only one of them
                 gradients.arrived[hook.index] = self._read(gradients, hook.index, gradient)
             self._hook_uses(gradients, hook)
             if gradients.is_complete:
                 self._emit(gradients)
+
+    def _note_running(self, module_call: ModuleCall, arriving: List[TensorWithPath]) -> None:
+        """Note that the backward of a module call begins, unless it begins with that of a module inside, which says more."""
+        inside, self._entered = self._entered, module_call
+        if inside is not None and (not module_call.module or inside.module.startswith(module_call.module + ".")):
+            self._entered = inside
+            return
+        self._lines.note_running(module_call, site=module_call.site, phase="backward", tensors=arriving)
 
     def _begin_pass(self, gradients: _CallGradients) -> None:
         """Begin a pass of the call if this is its first gradient; emit what an earlier pass has left incomplete."""
@@ -228,6 +238,7 @@ class ModuleGradients:
         with self._guard:
             if gradients not in self._open:
                 return
+            self._entered = None
             part, known = leaving[place], gradients.sums.get(index)
             if part is not None:
                 gradients.sums[index] = part if known is None else gradients.add(index, known, part)

@@ -205,7 +205,7 @@ class ModuleRecorder:
         if module_call.is_recorded:
             module_call.given_versions = [(tensor, version_of(tensor)) for _, tensor in tensors]
             module_call.inputs = self._lines.describe(tensors, store=True, choice=module_call.choice)
-            self._lines.note_running(module_call.module, "", module_call.site)
+            self._lines.note_running(module_call, site=module_call.site, tensors=tensors)
         if self._graph is not None:
             self._graph.enter(module_call, tensors)
 
@@ -241,6 +241,7 @@ class ModuleRecorder:
             outputs = output_tensors(result) if returned else []
             if returned and module_call.is_recorded:
                 self._record(module_call, outputs)
+                self._lines.trail.note_shapes(module_call.module, module_call.inputs)
             if self._graph is not None:
                 self._graph.leave(module_call, outputs, self._stack.innermost)
         for module_call in ended:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple
 
 from precflow.agent.capture.lineage import Sources, Storages, read_state
 from precflow.agent.capture.measurement_cache import NO_CONTENT, MeasurementCache
+from precflow.agent.capture.trail import MOST_TENSORS, Running, Trail
+from precflow.agent.capture.trail import format_tensor as format_call_tensor
 from precflow.agent.contract import FORWARD, NONE, Identity, identity_text, module_text, operator_of
 from precflow.agent.measure.content_id import dtype_name
 from precflow.agent.measure.parts import choose_part
@@ -87,6 +89,7 @@ class Lines:
         phases: Phases that have records so far, in all steps.
         before_reading: Called with the tensors that are about to be described.
         substitute: Called with what an operator returned, once it is described; see :data:`Substitute`.
+        trail: What is remembered for the case that the workload breaks.
     """
 
     def __init__(  # noqa: PLR0913  the options of a recorder
@@ -106,6 +109,7 @@ class Lines:
         self.phases: Set[str] = set()
         self.before_reading: Optional[Callable[[Sequence[torch.Tensor]], None]] = None
         self.substitute: Optional[Substitute] = None
+        self.trail = Trail()
         self._writer = writer
         self._weights = weights
         self._measurer: Measurer = measurer or MeasurementCache(writer, self._storages, fine=fine)
@@ -124,7 +128,7 @@ class Lines:
             WriteError: The step before cannot be written, or the files of this one cannot be opened.
         """
         self.flush()
-        self._step = step
+        self._step = self.trail.step = step
         self._order = 0
         self._output_contents = {}
         self.sources.clear()
@@ -194,19 +198,31 @@ class Lines:
             records.append(record)
         return records
 
-    def note_running(self, module: str, operator: str, site: int, phase: str = FORWARD) -> None:
-        """Note a call that is about to run, in case this process does not survive it.
+    def note_running(
+        self,
+        module_call: ModuleCall,
+        operator: str = "",
+        site: int = -1,
+        phase: str = FORWARD,
+        tensors: Sequence[TensorWithPath] = (),
+    ) -> None:
+        """Note a call that is about to run, in case it raises an exception or this process does not survive it.
 
         Args:
-            module: The module that runs, or that calls the operator.
+            module_call: The module that runs, or that calls the operator.
             operator: Canonical name; ``""`` for the module itself.
             site: Number of the call site.
             phase: ``forward`` or ``backward``.
+            tensors: What it is given.
         """
-        if self._writer is not None:
-            sites = self._writer.sites
-            place = sites[site] if 0 <= site < len(sites) else ""
-            self._writer.note_running("\n".join((str(self._step), phase, module_text(module), operator, place)))
+        if self._writer is None:
+            return
+        sites = self._writer.sites
+        place = sites[site] if 0 <= site < len(sites) else ""
+        given = "; ".join([format_call_tensor(each) for each in tensors[:MOST_TENSORS]])
+        name, last = module_text(module_call.module), self.trail.describe_last()
+        running = self.trail.running = Running(phase, name, module_call.class_name, operator, place, last, given)
+        self._writer.note_running("\n".join((str(self._step), *running)))
 
     def note_write(self, tensor: torch.Tensor) -> None:
         """Note that a call wrote to the tensor's memory: it is measured again when it comes next."""
@@ -227,6 +243,11 @@ class Lines:
         self.records += len(inputs) + len(outputs)
         self.phases.add(heading.phase)
         self._pending.append((order, heading, inputs, outputs))
+        role, records = ("output", outputs) if outputs else ("input", inputs)
+        if records:
+            call, operator, ordinal = heading.module_call, operator_of(heading.level, heading.operator), heading.ordinal
+            place = (call.module, call.number, operator, ordinal, heading.phase)
+            self.trail.last = Identity(*place, role, records[-1]["index"], self._step, self._rank)
         if self._measurer.full or len(self._pending) >= MOST_LINES:
             self.flush()
         return order

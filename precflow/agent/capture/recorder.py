@@ -30,6 +30,7 @@ from precflow.agent.capture.module_hooks import ModuleRecorder, RunningCall
 from precflow.agent.capture.parameters import ParameterRecorder
 from precflow.agent.capture.record_lines import Lines, Substitute
 from precflow.agent.capture.torch_functions import FunctionMode, FunctionRecorder
+from precflow.agent.capture.trail import Trail
 from precflow.agent.capture.updates import Updates
 from precflow.agent.capture.weights import Weights
 from precflow.agent.capture.wrappers import find_boundary, is_compiled, list_compiled_functions, unwrap
@@ -155,6 +156,11 @@ class Recorder:
         """Content id of every output of this step, by identity text; ``""`` for weights and tensors without plain bytes."""
         with self._guard:
             return self._lines.output_contents
+
+    @property
+    def trail(self) -> Trail:
+        """What is remembered for the case that the workload breaks."""
+        return self._lines.trail
 
     @property
     def sites(self) -> List[str]:

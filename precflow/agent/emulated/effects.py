@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from precflow.agent.emulated import switches
+from precflow.agent.emulated import driver, switches
 from precflow.agent.emulated.fallback import Compute
 from precflow.agent.emulated.private import PlainGenerator
 from precflow.agent.emulated.schemas import Operator
@@ -231,6 +231,22 @@ def redraw(parameter: str) -> Effect:
     return lambda _operator, compute, arguments, named: compute(*arguments, **named)
 
 
+def fail(how: str = "operator") -> Effect:
+    """Fail in place of computing.
+
+    There is no kernel (``operator``), no memory left, an error of the device, a crash or a hang; see :mod:`driver`.
+    """
+    if how not in driver.WAYS:
+        raise ValueError("how must be one of %s, got %r" % (", ".join(driver.WAYS), how))
+
+    def effect(operator: Operator, _compute: Compute, arguments: Sequence[Any], _named: Named) -> Any:
+        """Fail."""
+        size = sum(value.numel() * value.element_size() for value in arguments if isinstance(value, torch.Tensor))
+        driver.fail(how, operator.overload, size)
+
+    return effect
+
+
 KNOWN: Mapping[str, Callable[..., Effect]] = {
     factory.__name__: factory
     for factory in (
@@ -250,6 +266,7 @@ KNOWN: Mapping[str, Callable[..., Effect]] = {
         exchange,
         repeat,
         redraw,
+        fail,
     )
 }
 

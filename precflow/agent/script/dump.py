@@ -51,6 +51,7 @@ from precflow.agent.selection import check_scope_of
 from precflow.agent.session import faults, rank_group
 from precflow.agent.session.changes import Changed, Seeds, count_compiled
 from precflow.agent.session.dump import make_random_numbers, open_writer
+from precflow.agent.session.failed_call import describe_failure
 from precflow.agent.session.noise import OF_WORKLOAD, write_outcome
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def disturb_script(request: Request, device: Device, where: torch.device, events
     If the script does not run in this way, ``problem`` in ``noise.json`` says why: the run can still be judged by fixed limits.
 
     Raises:
-        AgentError: Of every kind but ``workload`` and ``unsupported``.
+        AgentError: Of every kind but those of ``OF_WORKLOAD``.
     """
     problem = "the inside of compiled modules cannot be disturbed"
     if runs_eagerly(request):
@@ -153,13 +154,19 @@ class ScriptDump:
             self._trace.begin()
             self._seeded.begin()
             with self._noise, self._faults, self._watcher:
-                run_to_end(self._request, lambda: self._watcher.steps.finished)
+                run_to_end(self._request, lambda: self._watcher.steps.finished, self._describe_failure)
         if self._writer.failure is not None:  # the script has caught the exception itself
             raise self._writer.failure
         if self._problem is not None:
             raise self._problem
         if not self._is_sealed:
             self._seal()
+
+    def _describe_failure(self, error: BaseException) -> Dict[str, Any]:
+        """Return where the script raised an exception."""
+        tops = [(model.name, model.top) for model in self._watcher.models]
+        where = describe_failure(error, self._recorder.trail, tops)
+        return {**where, "step": self._watcher.steps.number if self._watcher.models.known else None}
 
     # What the watcher reports
 

@@ -20,6 +20,7 @@ from precflow.agent.failures import AgentError
 from precflow.agent.ranks import rank_of
 from precflow.agent.request import runs_eagerly
 from precflow.agent.session import determinism, garbage
+from precflow.agent.session.failed_call import describe_failure
 from precflow.agent.session.user_code import describe_error
 
 if TYPE_CHECKING:
@@ -127,12 +128,17 @@ def migrate(way: str, device: Device) -> None:
         raise AgentError("unsupported", message, "it comes with torch_npu; without it, write the script for the NPU") from error
 
 
-def run_to_end(request: Request, count_steps: Callable[[], int]) -> None:
+def run_to_end(
+    request: Request,
+    count_steps: Callable[[], int],
+    describe: Callable[[BaseException], Dict[str, Any]] = describe_failure,
+) -> None:
     """Run the script of a request until it ends or is stopped.
 
     Args:
         request: Names the script and its arguments.
         count_steps: Returns how many steps it has made, for the error.
+        describe: Returns where the script raised an exception.
 
     Raises:
         AgentError: ``workload``: it raised an exception, or ended with an exit code that is not 0.
@@ -158,7 +164,9 @@ def run_to_end(request: Request, count_steps: Callable[[], int]) -> None:
     except (Exception, KeyboardInterrupt) as error:
         text = "%s raised %s%s" % (name, describe_error(error), describe_progress())
         traceback.print_exc()  # where the script's own output is, as Python would have printed it
-        raise AgentError("workload", text, _PRINTED, traceback.format_exc()) from error
+        where = describe(error)
+        kind = "memory" if where["memory"] else "unsupported" if where["missing"] else "workload"
+        raise AgentError(kind, text, _PRINTED, traceback.format_exc(), where) from error
 
 
 def name_script(script: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence, Tuple
 
 import torch
 
@@ -20,6 +20,7 @@ from precflow.agent.request import runs_eagerly
 from precflow.agent.selection import check_scope
 from precflow.agent.session import determinism, faults, garbage, precision, rank_group
 from precflow.agent.session.changes import Changed, Seeds
+from precflow.agent.session.failed_call import describe_failure
 from precflow.agent.session.given_choices import GivenChoices
 from precflow.agent.session.given_inputs import give_inputs
 from precflow.agent.session.random_numbers import RandomNumbers
@@ -29,6 +30,7 @@ from precflow.agent.session.workload_model import RunContext, Workload, element_
 from precflow.agent.workloads.resolve import extend_path
 
 if TYPE_CHECKING:
+    from precflow.agent.capture.trail import Trail
     from precflow.agent.devices.protocol import Device
     from precflow.agent.events import Events
     from precflow.agent.request import Request
@@ -70,7 +72,7 @@ def open_writer(request: Request, where: torch.device, folder: str) -> Iterator[
         yield writer
     except AgentError as error:
         plain = {"kind": error.kind, "message": error.message, "next_step": error.next_step, "traceback": error.trace}
-        writer.abandon(plain)
+        writer.abandon({**plain, "where": error.where})
         raise
 
 
@@ -102,7 +104,8 @@ def record(
             seeds = Seeds(run.request.determinism, run.device)
             determinism.reseed(run.request.determinism, run.device)  # as each run of the steps begins
             seeds.begin()
-            contents = _run_steps(run, workload, training, recorder, writer, disturb(recorder), watched)
+            with explain_user_errors(recorder.trail, [("", workload.model)]):
+                contents = _run_steps(run, workload, training, recorder, writer, disturb(recorder), watched)
             seeded = seeds.find_used()
         faults.check_acted(run.request)
         given = [] if choices is None else list(choices.replaced)
@@ -250,14 +253,20 @@ def _check_observer(run: RunContext, workload: Workload, watched: Dict[str, str]
 
 
 @contextmanager
-def explain_user_errors() -> Iterator[None]:
-    """Turn exceptions of user code into an ``AgentError`` that names the line; the exception stays its cause."""
+def explain_user_errors(trail: Optional[Trail] = None, models: Sequence[Tuple[str, torch.nn.Module]] = ()) -> Iterator[None]:
+    """Turn exceptions of user code into an ``AgentError`` that names line, module and operator; the exception stays its cause.
+
+    Args:
+        trail: What the recording remembers, if something is recorded.
+        models: The models by name.
+    """
     try:
         yield
     except AgentError:
         raise
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # a workload may also call sys.exit()
-        unsupported = isinstance(error, NotImplementedError) or "not implemented for" in str(error)
-        kind = "unsupported" if unsupported else "workload"
-        step = "another dtype or device may have this operator; " + _LOG if unsupported else _LOG
-        raise AgentError(kind, "the workload raised " + describe_error(error), step, traceback.format_exc()) from error
+        where = describe_failure(error, trail, models)
+        unsupported = isinstance(error, NotImplementedError) or bool(where["missing"])
+        kind = "memory" if where["memory"] else "unsupported" if unsupported else "workload"
+        step = "another dtype or device may have this operator; " + _LOG if kind == "unsupported" else _LOG
+        raise AgentError(kind, "the workload raised " + describe_error(error), step, traceback.format_exc(), where) from error

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from precflow.agent.events import Events
     from precflow.agent.request import Request
 
-OF_WORKLOAD = ("workload", "unsupported")  # kinds of errors that only say that the workload does not run in this way
+OF_WORKLOAD = ("workload", "unsupported", "memory")  # kinds of errors that only say that the workload does not run in this way
 
 
 def noise(request: Request, device: Device, where: torch.device, events: Events) -> None:
@@ -58,7 +58,7 @@ def noise(request: Request, device: Device, where: torch.device, events: Events)
     does not run, ``problem`` in the file says why, and there are no dumps: the run can still be judged by fixed limits.
 
     Raises:
-        AgentError: Of every kind but ``workload`` and ``unsupported``.
+        AgentError: Of every kind but those of ``OF_WORKLOAD``.
     """
     value_classes.add_constants(request.capture.fills)
     check_capture(request)

@@ -22,8 +22,8 @@ class Noted:
         self.emitted = []
         self.noted = []
 
-    def note_running(self, module, operator, site, phase):
-        self.running = (module, operator, site, phase)
+    def note_running(self, module_call, operator, site, phase, tensors):
+        self.running = (module_call.module, operator, site, phase, [index for index, _ in tensors])
 
     def describe(self, tensors, *, store, choice, returned=False):
         self.stored.append((store, choice))

@@ -23,6 +23,7 @@ FIRST = {  # where each fault must be seen first, among modules without children
 SEEN_IN_HALF = ("layernorm_eps", "scaled_linear", "mask_dropped", "nan_in_layer")
 OF_TRAINING = ("gelu_backward",)  # shows in gradients only: examples/05_dit_training finds it
 OF_WRITING = ("cache_heads_exchanged", "cache_slot_lost", "cache_stale")  # tests/end_to_end/test_generation.py finds them
+OF_BREAKING = ("device_error", "operator_missing", "out_of_memory")  # tests/end_to_end/test_breaking.py has them
 HARMLESS = ("exact", "reorder", "ascend_like", "nondeterministic_op")
 
 
@@ -95,7 +96,7 @@ def test_a_file_says_what_it_is_how_to_run_it_and_holds_known_rules(rules, path)
 
 
 def test_every_file_is_tested_here():
-    assert {path.stem for path in FILES} == {*FIRST, *HARMLESS, *OF_TRAINING, *OF_WRITING}
+    assert {path.stem for path in FILES} == {*FIRST, *HARMLESS, *OF_TRAINING, *OF_WRITING, *OF_BREAKING}
 
 
 @pytest.mark.parametrize("dtype", LIMIT, ids=str)

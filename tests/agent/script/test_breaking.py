@@ -35,14 +35,14 @@ def agents():
 
 
 @pytest.mark.parametrize(
-    ("breaks", "timeout", "message"),
+    ("breaks", "timeout", "message", "kind"),
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", 0, "was killed by SIGSEGV"),
-        ("os._exit(0)", 0, "ended without a result"),
-        ("time.sleep(600)", 4, "did not finish within 4 s"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 0, "was killed by SIGSEGV", "crash"),
+        ("os._exit(0)", 0, "ended without a result", "silence"),
+        ("time.sleep(600)", 4, "did not finish within 4 s", "hang"),
     ],
 )
-def test_the_last_call_is_named(script, tmp_path, agents, breaks, timeout, message):
+def test_the_last_call_is_named(script, tmp_path, agents, breaks, timeout, message, kind):
     output = tmp_path / "dump"
     output.mkdir()
     request = {
@@ -60,3 +60,12 @@ def test_the_last_call_is_named(script, tmp_path, agents, breaks, timeout, messa
         run_agent(request, side=Side(), folder=output, variables={}, timeout=timeout, agents=agents)
     assert message in failed.value.message
     assert "the last call that it began: 1 (forward of step 1) at train.py:15 in <module>" in failed.value.message
+    broke = failed.value.breakdown
+    assert broke.kind == kind
+    assert dict(broke.rows()) == {
+        "phase": "forward of step 1",
+        "module": "1 (Breaking)",
+        "line": "train.py:15 in <module>",
+        "given": "0 float32 [3, 2]",
+        "last record": "0/forward.output.0@1.0",
+    }

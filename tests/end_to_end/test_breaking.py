@@ -1,0 +1,50 @@
+"""A side that breaks is located: on the screen, on the page and in result.json; the exit code is 2, and nothing is sealed."""
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.npu]
+CRASH = "+recipe=[sd_text_encoder,symptom/crash]"
+SCRIPT = """
+import torch
+class Refusing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, gradient):
+        raise NotImplementedError("Could not run 'aten::lgamma_backward' with arguments from the 'NPU' backend.")
+
+class Block(torch.nn.Module):
+    def forward(self, x):
+        return Refusing.apply(x) if step else x
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 2), Block())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    model(torch.randn(3 + step, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_an_operator_without_a_kernel(precflow, small_encoder, tmp_path):
+    rules = "emulate.rules=[{operator: sigmoid, rule: fail, how: operator, module: encoder.layers.1.mlp.activation_fn}]"
+    words = (CRASH, *small_encoder(layers=2), "sides=[target]", "+emulate=operator_missing", rules)
+    ended = precflow(*words, recipe="sd_text_encoder+symptom/crash", cwd=tmp_path)
+    module = "module encoder.layers.1.mlp.activation_fn (QuickGELUActivation)"
+    said = ("Could not run 'aten::sigmoid'", "forward of step 0", module, "operator sigmoid", "report: runs/")
+    assert ended.problems(2, *said) == []
+    broke = ended.result["breakdown"]
+    assert (broke["missing"], broke["missing_in"], broke["operator"]) == ("aten::sigmoid", "NPU", "sigmoid")
+    assert broke["last"] == "encoder.layers.1.mlp.activation_fn/mul.0/forward.output.0"
+    page = (ended.folder / "report.html").read_text(encoding="utf-8")
+    assert "The target raised an exception" in page
+    assert str(tmp_path) not in page
+    assert not list((ended.folder / "store").glob("dump.target-*/sealed.json"))
+
+
+def test_a_backward_of_a_script(precflow, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    words = ("+recipe=[script,symptom/crash]", "workload.script=train.py", "capture.step=[0,1]", "target.device=cpu")
+    ended = precflow(*words, "sides=[target]", recipe="script+symptom/crash", cwd=tmp_path)
+    assert ended.problems(2, "backward of step 1", "module 1 (Block)", "operator RefusingBackward", "operator.no_kernel") == []
+    assert ended.result["breakdown"]["inputs"][0]["shape"] == "[4, 2]"
