@@ -47,7 +47,14 @@ from precflow.config.schema import (
     checks_environment_alone,
     plain,
 )
-from precflow.config.sections import curves_section, pairing_section, task_metrics_section, tolerance_section, whatifs
+from precflow.config.sections import (
+    curves_section,
+    pairing_section,
+    reduce_section,
+    task_metrics_section,
+    tolerance_section,
+    whatifs,
+)
 from precflow.config.sections.store_address import find_problem, find_slip, is_address
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import SHIPPED, TARGET, is_code_folder
@@ -118,6 +125,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from _check_batches(config)
     yield from pairing_section.find_problems(config)
     yield from curves_section.find_problems(config)
+    yield from reduce_section.find_problems(config)
     yield from task_metrics_section.find_problems(config)
     yield from signatures.check_fault_rules(config.emulate.rules)
     yield from signatures.check_shipped(config)

@@ -661,6 +661,20 @@ class Scan:
 
 
 @dataclass(frozen=True)
+class Knob:
+    """Something of a recipe that `precflow reduce` makes smaller, by a name of your own (docs/reduce.md)."""
+
+    at: str = key(
+        "",
+        "The key that holds the number: below `workload.model`, `workload.inputs` or `workload.arguments`. Needed.",
+        "workload.arguments.layers",
+    )
+    value: int = key(0, "The number where the recipe does not set the key: the function's or script's own.", "32")
+    smallest: int = key(1, "The smallest number that is tried.", "2")
+    multiple_of: int = key(1, "Only multiples of this number are tried: a width is one of the number of heads.", "8")
+
+
+@dataclass(frozen=True)
 class Report:
     """What the report shows first, and in which formats it is written."""
 
@@ -776,6 +790,11 @@ class RunConfig:
         "parts in a wider type that make the run pass, `reference_choice` to give the target the reference's choices where its "
         "own are near ties or differ, `suspects_alone` to run each suspect alone on the target.",
         "[PF214, suspects_on_cpu]",
+    )
+    reduce: Mapping[str, Knob] = key(
+        {},
+        "What `precflow reduce` makes smaller, by name, beside what it finds by itself (docs/reduce.md).",
+        "{layers: {at: workload.arguments.layers, value: 32}}",
     )
     operators: Operators = field(default_factory=Operators)
     scan: Scan = field(default_factory=Scan)

@@ -66,6 +66,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "curves": "*",
     "task_metrics": "*",
     "coverage": "minimum elements",
+    "reduce": "*",
     "report": "columns formats",
     "emulate": "name title rules.*",
     "": "stages whatif",

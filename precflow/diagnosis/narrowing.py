@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+_Member = TypeVar("_Member")
 
 
-def narrow(members: Sequence[str], mends: Callable[[list[list[str]]], list[bool]], most: int = 64) -> list[str]:
-    """Return few of the members that still mend, no single one of which can be left out (delta debugging, Zeller 1999).
+def narrow(members: Sequence[_Member], enough: Callable[[list[list[_Member]]], list[bool]], most: int = 64) -> list[_Member]:
+    """Return few of the members that are still enough, no single one of which can be left out (delta debugging, Zeller 1999).
 
     Args:
-        members: All of them together mend.
-        mends: Tells for each of several parts whether it mends alone; all of them are tried at once.
+        members: All of them together are enough.
+        enough: Tells for each of several parts whether it is enough alone; all of them are tried at once.
         most: Largest number of parts that are tried.
     """
     kept, pieces, tried = list(members), 2, 0
@@ -20,7 +23,7 @@ def narrow(members: Sequence[str], mends: Callable[[list[list[str]]], list[bool]
         rests = [[one for one in kept if one not in part] for part in parts] if len(parts) > 2 else []
         asked = [*parts, *rests][: most - tried]
         tried += len(asked)
-        good = next((part for part, mended in zip(asked, mends(asked), strict=True) if mended), None)
+        good = next((part for part, is_enough in zip(asked, enough(asked), strict=True) if is_enough), None)
         if good is not None:
             pieces = 2 if len(good) <= size else max(pieces - 1, 2)
             kept = good

@@ -40,7 +40,7 @@ _TYPES: Mapping[Any, str] = {
     Numbers: 'whole numbers and ranges such as 0, [0, 2] or "0-3"',
 }
 _LIMITS = frozenset(key_of(field.name) for field in dataclasses.fields(Limits))
-_NAMED = frozenset({"curves", "task_metrics"})  # maps of sections: the user chooses the names
+_NAMED = frozenset({"curves", "reduce", "task_metrics"})  # maps of sections: the user chooses the names
 _AND_LIMITS = "And the limits that `tolerance` has, by the same names."
 _EVERYBODY = "recipe, site, command line"
 _HEAD = """# All keys of a recipe

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow import resources
+from precflow.agent import intake
 from precflow.diagnosis.evidence.tensors import ObservedCall
 from precflow.dumps.dtypes import name_of
-from precflow.files import replacing
+from precflow.files import open_regular, replacing
 
 SCRIPT, TENSORS = "repro.py", "repro.safetensors"
 LARGEST = 1 << 26
@@ -65,6 +66,17 @@ def write_repro(observed: ObservedCall, folder: Path) -> bool:
     with replacing(folder / SCRIPT) as temporary:
         shutil.copyfile(resources.directory("templates") / SCRIPT, temporary)
     return True
+
+
+def read_facts(path: Path) -> dict[str, Any] | None:
+    """Return what a file of tensors says about its call; ``None`` if there is no such file."""
+    if not path.is_file():
+        return None
+    with open_regular(path) as file:
+        size = int.from_bytes(file.read(8), "little")
+        head = intake.parse_json(file.read(min(size, LARGEST)))
+    facts: dict[str, Any] = json.loads(head["__metadata__"]["call"])
+    return facts
 
 
 def _serialise(tensors: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> Iterator[bytes]:

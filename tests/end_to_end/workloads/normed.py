@@ -13,9 +13,9 @@ class Block(nn.Module):
         return values + self.down(nn.functional.gelu(self.up(self.norm(values))))
 
 
-def build(width=32):
-    return nn.Sequential(Block(width), Block(width))
+def build(width=32, layers=2):
+    return nn.Sequential(*(Block(width) for _ in range(layers)))
 
 
-def inputs(width=32):
-    return (torch.randn(4, 6, width) * 0.05,)
+def inputs(width=32, samples=4):
+    return (torch.randn(samples, 6, width) * 0.05,)
