@@ -71,13 +71,15 @@ class DeviceLog:
 
     Attributes:
         file: Name of the log, below the folder that it was collected into.
-        line: Number of the line that says the error, from 1; 0 if none does.
+        line: Number of the line that says the error, from 1.
         lines: It and its neighbours.
+        at: Which of them it is, from 0.
     """
 
     file: str
     line: int
     lines: tuple[str, ...]
+    at: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,9 @@ class Breakdown:
 
     @property
     def place(self) -> str:
-        """The line of the user's source, without a folder."""
+        """The line of the user's source, without a folder; where none is known, the innermost one of the call site."""
         name = self.file.replace("\\", "/").rpartition("/")[2]
-        return f"{name}:{self.line}" if name else self.site
+        return f"{name}:{self.line}" if name else self.site.partition(" <- ")[0]
 
     @property
     def is_new_shape(self) -> bool:
@@ -160,7 +162,7 @@ class Breakdown:
 
     def public(self) -> Breakdown:
         """Return the same without paths of this machine, for files that leave it."""
-        return replace(self, file=self.place.rpartition(":")[0], trace="")
+        return replace(self, file=self.file.replace("\\", "/").rpartition("/")[2], trace="")
 
     def rows(self) -> list[tuple[str, str]]:
         """Return what is known as pairs of label and text, in the order in which people ask for it."""
@@ -180,7 +182,7 @@ class Breakdown:
         ]
         rows += self._describe_memory()
         rows += [("instead", f"{one.found}: {one.do} ({one.rule})") for one in self.instead]
-        rows += [("device log", f"{log.file}:{log.line}   {log.lines[_find_error(log)]}") for log in self.logs if log.line]
+        rows += [("device log", f"{log.file}:{log.line}   {log.lines[log.at]}") for log in self.logs]
         return [(label, text) for label, text in rows if text]
 
     def _describe_seen(self) -> str:
@@ -203,11 +205,6 @@ class Breakdown:
             (label or "then", f"{format_bytes(one.bytes)}   {one.name}, {one.dtype} {one.shape}")
             for label, one in zip(labels, memory.largest, strict=False)
         ]
-
-
-def _find_error(log: DeviceLog) -> int:
-    """Return which of the lines says the error."""
-    return next((number for number, line in enumerate(log.lines) if "ERROR" in line), 0)
 
 
 def describe_shapes(tensors: tuple[GivenTensor, ...]) -> str:

@@ -127,7 +127,7 @@ ASCEND_HOME_PATH                        recorded
 ASCEND_LAUNCH_BLOCKING                  recorded  settable
 ASCEND_MAX_OP_CACHE_SIZE                recorded  settable
 ASCEND_OPP_PATH                         recorded
-ASCEND_PROCESS_LOG_PATH                 recorded
+ASCEND_PROCESS_LOG_PATH
 ASCEND_RT_VISIBLE_DEVICES               recorded
 ASCEND_SLOG_PRINT_TO_STDOUT             recorded  settable
 ASCEND_TOOLKIT_HOME                     recorded

@@ -433,6 +433,13 @@ class Capture:
         "at the call that caused it.",
         "blocking",
     )
+    device_log: str = key(
+        "",
+        "Least level of what the libraries of a device log: `debug`, `info`, `warning`, `error`; CANN counts them from 0 to 3. "
+        "The logs lie beside the dump, cut to size and without secrets. Empty leaves it to the side's variables; where a side "
+        "breaks, logs with errors are looked for in any case.",
+        "info",
+    )
     timeout: Seconds = key(Seconds(3600.0), "A side that takes longer than this is stopped; 0 is no limit.", "2h")
 
 

@@ -53,7 +53,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "target.conversion": _CONVERSION,
     "golden": "device dtype",
     "determinism": "seed algorithms random_numbers dropout repeat data observer as_is",
-    "capture": "level phase scope step rank detail budget keep_last fine weights compiled timeout debug",
+    "capture": "level phase scope step rank detail budget keep_last fine weights compiled timeout debug device_log",
     "capture.rules": "match class operator level phase step rank detail slices sample because",
     "metrics": "*",
     "tolerance": f"standards fills {_LIMITS}",

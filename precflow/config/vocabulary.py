@@ -68,6 +68,7 @@ WORDS = {
     "Capture.level": LEVELS,
     "Capture.phase": PHASES,
     "Capture.debug": ("", "blocking"),
+    "Capture.device_log": ("", "debug", "info", "warning", "error"),
     "Capture.detail": (*DETAILS, ESCALATING),
     "Capture.weights": WEIGHTS_CHOICES,
     "Capture.compiled": COMPILED_CHOICES,

@@ -37,6 +37,7 @@ from precflow.run.jobs import make_job
 from precflow.run.manifest import Manifest, RunEntry
 from precflow.run.steps import Agenda
 from precflow.run.store import Sealed, mark_used
+from precflow.sides.device_log import FOLDER as DEVICE_LOGS
 from precflow.sides.launch import Agents
 from precflow.stages import as_is, curves, noise, scan
 from precflow.stages.artifacts import cache_reads, read_plain
@@ -286,6 +287,8 @@ def _make(step: steps.Step, job: Job, where: steps.RunFolder, done: Mapping[str,
         log = where.store.failed_folder(stage.name, step.key) / LOG_FILE  # the attempt's folder has got this name by now
         if isinstance(error, SideError) and log.is_file():
             error.within(f"log: {log}")
+            if (log.parent / DEVICE_LOGS).is_dir():
+                error.within(f"logs of the device: {log.parent / DEVICE_LOGS}")
         raise
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,6 +36,7 @@ from precflow.errors import SideError, StoreError
 from precflow.sides import pack
 from precflow.sides.agent_log import describe_last_call, log_of, read_last_lines, redact_log
 from precflow.sides.breakdown import read_left_behind, read_reported
+from precflow.sides.device_log import collect, log_variables
 from precflow.sides.interpreter import find_interpreter
 from precflow.sides.ranks import RANK_VARIABLES, Ranks
 
@@ -179,6 +180,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     on_progress: Callable[[str], None] | None = None,
     on_amount: Callable[[int, int, str], None] | None = None,
     agents: Agents | None = None,
+    device_log: str = "",
 ) -> None:
     """Run one request in the side's interpreter and return when its result is in ``folder``.
 
@@ -191,6 +193,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
         on_progress: Called with a short text while the agent works.
         on_amount: Called with what is done, what there is to do, and in which unit, such as ``steps``.
         agents: Pool in which the agent that collected a side's facts waits for the request of its dump.
+        device_log: Least level of what the libraries of the device log, see :mod:`device_log`; ``""`` changes nothing.
 
     Raises:
         SideError: The agent refused, crashed, hung, or left no result; carries its last lines.
@@ -204,8 +207,11 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     workload, secrets = redaction.take_out(request.get("workload"), "workload")
     path = _write_request({**request, "workload": workload} if "workload" in request else request, side, folder)
     ours = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}  # we may be a rank of something else
-    environment = {**_UNLESS_SET, **ours, **imply_variables(request), **{key: str(value) for key, value in variables.items()}}
+    logged = log_variables(device_log, folder) if device_log else {}
+    chosen = {key: str(value) for key, value in variables.items()}
+    environment = {**_UNLESS_SET, **ours, **imply_variables(request), **logged, **chosen}
     environment |= {redaction.VARIABLE: json.dumps(secrets)} if secrets else {}
+    began = path.stat().st_mtime
     stays = agents is not None
     try:
         with _open_log(folder) as log, (agents or Agents()).ask(path, name, side, environment, log, stays=stays) as agent:
@@ -215,6 +221,23 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
     finally:
         for written in sorted(folder.glob(LOG_FILE.replace(".", "*."))):
             redact_log(written)
+    logs = collect(folder, environment, began) if device_log else ()
+    try:
+        _check_outcome(outcome, request, result, agent.process.returncode, timeout)
+    except SideError as error:
+        if error.breakdown is not None:
+            logs = logs or collect(folder, environment, began)
+            error.breakdown = replace(error.breakdown, logs=logs)
+        raise
+
+
+def _check_outcome(outcome: _Outcome, request: Mapping[str, Any], result: Path, code: int, timeout: float) -> None:
+    """Make sure that a request has come to its end and left its result.
+
+    Raises:
+        SideError: It has not.
+    """
+    name, folder = str(request["side"]), result.parent
     late = outcome.ranks.find_culprit(timed_out=outcome.timed_out)
     lines = read_last_lines(folder, log_of(late))
     if outcome.timed_out:
@@ -227,7 +250,7 @@ def run_agent(  # noqa: PLR0913  each is a fact of its own, and all but one go b
         told = outcome.ranks.errors.get(late)
         reported = read_reported(name, told.get("where")) if told else read_left_behind(name, "crash", folder, late, lines)
         raise SideError(f"{name}: {message}", log=[] if told else lines, next_step=next_step, breakdown=reported)
-    _check_end(agent.process.returncode if outcome.code is None else outcome.code, outcome, name, folder)
+    _check_end(code if outcome.code is None else outcome.code, outcome, name, folder)
     if not result.is_file():
         raise SideError(
             f"the agent of the {name} side ended without a result{describe_last_call(folder)}",

@@ -89,6 +89,7 @@ def ask_agent(job: Job, side: str, request: Mapping[str, Any], folder: Path) -> 
             on_progress=job.say,
             on_amount=job.advance,
             agents=job.agents,
+            device_log=job.config.capture.device_log,
         )
     except SideError as error:
         if error.breakdown is not None:

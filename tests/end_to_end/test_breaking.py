@@ -42,6 +42,26 @@ def test_an_operator_without_a_kernel(precflow, small_encoder, tmp_path):
     assert not list((ended.folder / "store").glob("dump.target-*/sealed.json"))
 
 
+def test_a_crash_in_the_backward_of_a_script_and_what_the_driver_logged(precflow, tmp_path):
+    script = SCRIPT.replace("Refusing.apply(x) if step else x", "x.sigmoid()").replace("(4, 2)", "(4, 2, device='npu')")
+    (tmp_path / "train.py").write_text(script.replace("step, 4)", "step, 4, device='npu')"), encoding="utf-8")
+    rules = "emulate.rules=[{operator: sigmoid_backward, rule: fail, how: crash}]"
+    words = (
+        "+recipe=[script,symptom/crash]",
+        "workload.script=train.py",
+        "target.device=emulated",
+        "+emulate=device_error",
+        rules,
+    )
+    ended = precflow(*words, "sides=[target]", recipe="script+symptom/crash", cwd=tmp_path)
+    said = ("was killed by SIGSEGV", "backward of step 0", "module 1 (Block)", "[ERROR] RUNTIME(", "logs of the device: runs/")
+    assert ended.problems(2, *said) == []
+    broke = ended.result["breakdown"]
+    assert broke["kind"] == "crash"
+    assert "task of sigmoid_backward failed" in broke["logs"][0]["lines"][broke["logs"][0]["at"]]
+    assert broke["logs"][0]["lines"][0].startswith("[WARNING]")
+
+
 def test_a_backward_of_a_script(precflow, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     words = ("+recipe=[script,symptom/crash]", "workload.script=train.py", "capture.step=[0,1]", "target.device=cpu")

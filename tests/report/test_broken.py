@@ -26,7 +26,7 @@ BROKE = Breakdown(
     last="encoder/forward.output.0",
     memory=Memory("npu", "2.00 GiB", 12, 2_500_000, (AliveTensor("weight w", "float16", "[3]", 6),)),
     instead=(Instead("operator.no_kernel", "gelu", "It has none.", "use another"),),
-    logs=(DeviceLog("plog-1.log", 7, ("[INFO] a", "[ERROR] b")),),
+    logs=(DeviceLog("plog-1.log", 7, ("[INFO] a", "[ERROR] b"), 1),),
     trace='File "/home/ann/train.py"',
 )
 
