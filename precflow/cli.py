@@ -8,6 +8,7 @@ tracebacks.
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import os
 import shlex
@@ -24,6 +25,7 @@ from precflow.config.suggestions import did_you_mean
 from precflow.dumps import bus_errors
 from precflow.dumps.garbage import freezing_allowed
 from precflow.errors import ConfigError, PrecflowError, StoreError
+from precflow.language import ENGLISH, language_of_screen, speaking, translate_lines
 from precflow.verbs import error_as_json, is_verb, list_other_words, list_verbs
 from precflow.version import __version__
 
@@ -44,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for word in arguments:
         redaction.learn(word.partition("=")[2], name=word.partition("=")[0].lstrip("+~-"))
     bus_errors.explain_bus_errors()  # a mapped file that gets shorter would end the process without a message
-    with freezing_allowed():
+    language = language_of_screen() if streams.is_unicode(sys.stderr) and streams.is_unicode(sys.stdout) else ENGLISH
+    streams.Speech.translate = functools.partial(translate_lines, count_cells=streams.count_cells)
+    with freezing_allowed(), speaking(language):
         return guarded(lambda: _dispatch(arguments), as_json="--json" in arguments)
 
 

@@ -17,7 +17,7 @@ import re
 import sys
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -127,13 +127,27 @@ def _split_pieces(line: str) -> Iterator[tuple[str, str]]:
             yield gap, cell
             continue
         for number, word in enumerate(cell.split(" ")):
-            yield " " if number else gap, word
+            for place, piece in enumerate(split_wide(word)):
+                yield "" if place else " " if number else gap, piece
+
+
+_WIDE_PIECE = re.compile(r"[（《「【“]*(?:[^\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]+|.)[，。；：、）》」】！？”]*")
+
+
+def split_wide(word: str) -> list[str]:
+    """Return the pieces between which a word without spaces may be broken: behind each Chinese letter and its punctuation.
+
+    >>> split_wide("relative_l2"), split_wide("误差，见float16。")
+    (['relative_l2'], ['误', '差，', '见', 'float16。'])
+    """
+    return [word] if word.isascii() else _WIDE_PIECE.findall(word)
 
 
 def say(text: str) -> None:
     """Print text for people on stderr, with a line end added."""
     with live_line.away():
-        _put(sys.stderr, _fit(sys.stderr, printable_lines(redaction.redact_text(text.rstrip("\n")))) + "\n")
+        shown = Speech.translate(printable_lines(redaction.redact_text(text.rstrip("\n"))))
+        _put(sys.stderr, _fit(sys.stderr, shown) + "\n")
         sys.stderr.flush()
 
 
@@ -147,7 +161,7 @@ def write(text: str, *, styled: bool = False, folded: bool = True) -> None:
     """
     text = redaction.redact_text(text)
     shown = text if styled else printable_lines(text)
-    _put(sys.stdout, (_fit(sys.stdout, shown) if folded and not styled else shown) + "\n")
+    _put(sys.stdout, (_fit(sys.stdout, Speech.translate(shown)) if folded and not styled else shown) + "\n")
 
 
 def _fit(stream: TextIO, text: str) -> str:
@@ -157,6 +171,12 @@ def _fit(stream: TextIO, text: str) -> str:
 def is_lively(stream: TextIO) -> bool:
     """Return whether a stream is a terminal on which a line can be drawn again."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class Speech:
+    """How text for people is said: English as it is, unless the entry point sets another way."""
+
+    translate: Callable[[str], str] = staticmethod(str)
 
 
 class LiveLine:

@@ -696,6 +696,11 @@ class Report:
         "(tensorboard).",
         "[markdown, json, xlsx]",
     )
+    language: str = key(
+        "en",
+        "Language of page and Markdown: `en`, `zh`, or `both`, a page with a switch. Tables, JSON and JUnit are English.",
+        "both",
+    )
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ RECIPES_MAY_SET: Mapping[str, str] = {  # section -> keys; `.*` is everything be
     "task_metrics": "*",
     "coverage": "minimum elements",
     "reduce": "*",
-    "report": "columns formats",
+    "report": "columns formats language",
     "emulate": "name title rules.*",
     "": "stages whatif",
 }

@@ -30,6 +30,7 @@ from precflow.agent.contract import (
 )
 from precflow.config.schema import CHECKS, SIDES
 from precflow.config.sections import standards
+from precflow.language import LANGUAGES
 from precflow.metrics import LIMITED, METRICS
 
 ESCALATING = "escalating"
@@ -81,6 +82,7 @@ WORDS = {
     "PairingRule.pair_by": ("", "request"),
     "PairingRule.phase": ("", *PHASES),
     "Accepted.phase": ("", *PHASES),
+    "Report.language": LANGUAGES,
     "Report.formats": ("html", "markdown", "json", "junit", "sarif", "csv", "xlsx", "parquet", "tensorboard"),
     "Executor.name": ("local", "dask"),
     "RunConfig.sides": SIDES,

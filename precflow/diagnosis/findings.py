@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from precflow.task.outcome import TaskValue
@@ -119,6 +120,7 @@ class Finding:
         confirm: A what-if, or overrides, that would confirm the claim; ``""`` if none is known.
         look: Words behind ``precflow`` that show more of it, with ``REFERENCE`` and ``TARGET`` for the dumps; ``""`` in a
             report, where ``try_it`` has them if nothing else is to be tried.
+        translations: Language -> English text of this finding -> that text, as far as its rule has it.
     """
 
     rule: str
@@ -136,6 +138,12 @@ class Finding:
     against: tuple[tuple[str, str], ...] = ()
     confirm: str = ""
     look: str = ""
+    translations: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def collect_translations(findings: Iterable[Finding], language: str) -> dict[str, str]:
+    """Return English text -> that text in another language, of all findings."""
+    return {text: said for finding in findings for text, said in finding.translations.get(language, {}).items()}
 
 
 @dataclass(frozen=True)

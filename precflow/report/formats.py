@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from precflow import language
 from precflow.errors import PrecflowError, StoreError
 from precflow.files import replacing
 from precflow.report import html, junit, markdown, result_json, sarif
@@ -17,6 +18,7 @@ FORMATS: Mapping[str, tuple[str, Callable[[ReportModel], str]]] = {
     "junit": ("junit.xml", junit.render),
     "sarif": ("result.sarif", sarif.render),
 }
+CHINESE_MARKDOWN = "report.zh.md"  # beside the English one, of a report in both languages
 
 
 def write(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -34,10 +36,13 @@ def write(model: ReportModel, folder: Path, formats: Sequence[str]) -> list[Path
         raise PrecflowError(f"no report format {', '.join(unknown)}; there are {known}", next_step=f"report.formats=[{known}]")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [_write(folder / FORMATS[name][0], FORMATS[name][1](model)) for name in formats]
+        written = [_write(folder / FORMATS[name][0], FORMATS[name][1](model)) for name in formats]
+        if "markdown" in formats and model.language == language.BOTH:
+            written.append(_write(folder / CHINESE_MARKDOWN, markdown.render_chinese(model)))
     except OSError as error:
         message = f"the report cannot be written into {folder}: {error.strerror or error}"
         raise StoreError(message, next_step="choose another folder with runs=FOLDER, or free some space") from error
+    return written
 
 
 def _write(path: Path, text: str) -> Path:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 
 import jinja2
 from markupsafe import Markup
 
+from precflow import language
+from precflow.diagnosis.findings import collect_translations
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import (
@@ -27,6 +30,10 @@ from precflow.report.model import ReportModel
 from precflow.report.templating import load_templates
 from precflow.task.outcome import BEYOND, describe_changed, describe_limit, describe_value
 
+_BODY_BEGINS, _BODY_ENDS = "<body>\n", '<dialog id="detail"'
+_ENGLISH_TAG = 'lang="en"'
+_TITLE = re.compile("<title>.*?</title>", re.DOTALL)
+_PICTURE = re.compile(r'(?<=<img)([^>]*) src="data:[^"]*"')
 FIRST_ROWS = 50  # rows written into the page, for print and without JavaScript; the script's table shows as many at a time
 GOLDEN = 20  # records
 GROUPS = 8  # of a kind: modules, operators...
@@ -55,7 +62,32 @@ class Fact:
 
 
 def render(model: ReportModel) -> str:
-    """Return the page: every section is a template in ``templates/html``, listed in ``templates/report.html.j2``."""
+    """Return the page: every section is a template in ``templates/html``, listed in ``templates/report.html.j2``.
+
+    A page in both languages has its body twice; that in Chinese waits in a ``template``, and the script puts it in place.
+    """
+    english = _render_english(model)
+    if model.language == language.ENGLISH:
+        return english
+    also = collect_translations(model.findings, language.CHINESE)
+    if model.language == language.CHINESE:
+        head, _, body = english.partition("<body>")
+        head = head.replace(_ENGLISH_TAG, f'lang="{language.TAGS[language.CHINESE]}"', 1)
+        return language.translate_page(f"{head}<body>{body}", language.CHINESE, also)
+    head, _, rest = english.partition(_BODY_BEGINS)
+    body, _, tail = rest.partition(_BODY_ENDS)
+    translated = _share_pictures(language.translate_page(body, language.CHINESE, also))
+    title = language.translate_page(_TITLE.findall(head)[0], language.CHINESE)
+    other = f'<template lang="{language.TAGS[language.CHINESE]}">\n{title}\n{translated}</template>\n'
+    return f"{head}{_BODY_BEGINS}{body}{other}{_BODY_ENDS}{tail}"
+
+
+def _share_pictures(body: str) -> str:
+    """Return the second body without the bytes of its pictures; the script takes those of the first, by their place."""
+    return _PICTURE.sub(r"\1 data-same", body)
+
+
+def _render_english(model: ReportModel) -> str:
     templates, verdict = load_templates(), model.verdict
     page, data = page_data.fit_into_page(model)
     style, script = inline_sources(templates, "css", STYLES), inline_sources(templates, "js", SCRIPTS)

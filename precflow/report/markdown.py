@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from precflow import language
+from precflow.diagnosis.findings import collect_translations
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.report import curves, groups, highlights, terminal, wording
 from precflow.report.model import ReportModel
-from precflow.report.templating import load_templates
+from precflow.report.templating import escape_prose, load_templates
 from precflow.task.outcome import describe_changed, describe_limit, describe_value
 
 WORST = 10  # records
@@ -14,7 +16,20 @@ DIFFERENCES = 30  # lines of the environment
 
 
 def render(model: ReportModel) -> str:
-    """Return the Markdown report; every table in it has a largest number of rows."""
+    """Return the Markdown report; every table in it has a largest number of rows.
+
+    A report in both languages is English here, and :func:`render_chinese` is the other one.
+    """
+    return render_chinese(model) if model.language == language.CHINESE else _render_english(model)
+
+
+def render_chinese(model: ReportModel) -> str:
+    """Return the Markdown report in Chinese."""
+    also = collect_translations(model.findings, language.CHINESE)
+    return language.translate_markdown(_render_english(model), language.CHINESE, also, escape=escape_prose)
+
+
+def _render_english(model: ReportModel) -> str:
     template = load_templates().get_template("report.md.j2")
     return template.render(
         model=model,

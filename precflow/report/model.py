@@ -121,6 +121,7 @@ class ReportModel:
         curves: What is said about the curves of a training run, in order of the recipe.
         groups: All records by module, operator, type and phase; empty if nothing was compared.
         known_issues: What is publicly known of the versions of both sides, first what is about a finding.
+        language: Language of page and Markdown: ``en``, ``zh``, or ``both``. The model itself is English.
         roles_left_out: Role -> those of them that were judged; every count of records includes them.
     """
 
@@ -156,4 +157,5 @@ class ReportModel:
     groups: tuple[GroupRow, ...] = ()
     rows_left_out: int = 0
     known_issues: tuple[MetIssue, ...] = ()
+    language: str = "en"
     roles_left_out: Mapping[str, int] = field(default_factory=dict)

@@ -58,7 +58,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         "procedure": make_strict(model.procedure),
         "gradients": make_strict(model.gradients),
         "findings": [
-            make_strict(finding)
+            {key: value for key, value in make_strict(finding).items() if key != "translations"}
             | {"evidence": [{"what": what, "value": value} for what, value in finding.evidence]}
             | {"against": [{"rule": rule, "because": reason} for rule, reason in finding.against]}
             for finding in model.findings

@@ -18,12 +18,13 @@ from rich.cells import cell_len
 from precflow import numbers, streams
 from precflow.diagnosis.advice.whatif import describe, explain
 from precflow.diagnosis.chain import describe_parts
-from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding
+from precflow.diagnosis.findings import ALSO_AT, CERTAINTIES, Finding, collect_translations
 from precflow.diagnosis.mend import describe_mends
 from precflow.diagnosis.training.phases import describe_phases
 from precflow.environment.known_issues import describe_sides
 from precflow.judgement.task import TENSORS_ALONE
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
+from precflow.language import said, speaking, spoken
 from precflow.report import curves, highlights, wording
 from precflow.report.model import ReportModel, Row, SideView
 from precflow.task.outcome import TaskOutcome, summarize
@@ -90,19 +91,35 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
         kept: This run computed nothing, and the model is from an earlier one.
         reference_age: How long ago a reference that was kept was made, in words; ``""`` for a fresh one.
     """
+    with speaking(spoken(), collect_translations(model.findings, spoken())):
+        return _render_lines(
+            model, report_path, exit_code, columns, ascii_only=ascii_only, kept=kept, reference_age=reference_age
+        )
+
+
+def _render_lines(  # noqa: PLR0913
+    model: ReportModel,
+    report_path: str,
+    exit_code: int,
+    columns: int,
+    *,
+    ascii_only: bool,
+    kept: bool,
+    reference_age: str,
+) -> str:
     bodies = {"aligned": _render_aligned, "misaligned": _render_misaligned, "inconclusive": _render_inconclusive}
-    foot = [*_render_report_path(report_path, columns), f"   exit {exit_code}"]
+    foot = [*_render_report_path(report_path, columns), said(f"   exit {exit_code}")]
     sides = " -> ".join(_describe_side(view) for view in model.sides)
-    behind = f" · {sides} · {wording.duration(model.seconds)}"
+    behind = f" · {said(sides)} · {wording.duration(model.seconds)}"
     title = f"{_shorten(model.recipe, min(40, max(12, columns - 1 - cell_len(behind))))}{behind}"
     head = [f" {part}" for part in _break_lines(title, columns - 1, 3)]
     if kept:
-        head.append(f"   nothing was computed: everything is kept from run {model.run}")
+        head.append(said(f"   nothing was computed: everything is kept from run {model.run}"))
     if reference_age:
-        head.append(f"   the reference was made {reference_age}")
+        head.append(said(f"   the reference was made {reference_age}"))
     # Which phase of a training step is guilty and which are aligned; no line if nothing was trained.
-    phases = _break_lines(describe_phases(model.phases), columns - 3, 2) if model.phases else []
-    unseen = [line for text in model.verdict.unseen for line in _break_lines(wording.printable(text), columns - 3, 3)]
+    phases = _break_lines(said(describe_phases(model.phases)), columns - 3, 2) if model.phases else []
+    unseen = [line for text in model.verdict.unseen for line in _break_lines(said(wording.printable(text)), columns - 3, 3)]
     head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in (*phases, *unseen)), ""]
     of_parts = (("parts", describe_parts(model.parts)), ("mend", describe_mends(model.mends)))
     chain = [line for label, text in of_parts if text for line in render_labelled(label, text, columns, 3)]
@@ -125,7 +142,7 @@ def render_summary(  # noqa: PLR0913  the model knows nothing of how this run en
         if len(body) <= room:
             break
     if len(body) > room:
-        body = [*body[: room - 1], "   ...         more in the report"]
+        body = [*body[: room - 1], said("   ...         more in the report")]
     body += tried
     room += len(tried)
     if model.verdict.verdict == "misaligned":  # an accepted difference past its last day is why a build fails from one day on
@@ -195,27 +212,28 @@ def _render_verdict(model: ReportModel, columns: int) -> list[str]:
     The verdict is a word, never only a colour.
     """
     verdict = model.verdict.verdict
-    line = f" {wording.VERDICT_SYMBOLS[verdict]} {verdict.upper()}"
-    emulated = [f"   {part}" for part in _break_lines(f"({wording.EMULATED})", columns - 3, 2)] if model.emulated else []
-    text = wording.printable(wording.describe_changed(model.verdict))
+    line = f" {wording.VERDICT_SYMBOLS[verdict]} {said(verdict.upper())}"
+    only_emulated = said(f"({wording.EMULATED})")
+    emulated = [f"   {part}" for part in _break_lines(only_emulated, columns - 3, 2)] if model.emulated else []
+    text = said(wording.printable(wording.describe_changed(model.verdict)))
     changed = [f"   {part}" for part in _break_lines(text, columns - 3, 3)] if text else []
     if verdict == "aligned":
         if not model.emulated:
             whole = f"{line}   {text}"
             return [whole.rstrip()] if cell_len(whole) <= columns else [line, *changed]
-        whole = f"{line} ({wording.EMULATED})"
+        whole = f"{line} {only_emulated}"
         return [*([line, *emulated] if cell_len(whole) > columns else [whole]), *changed]
-    line += " (emulated)" if model.emulated else ""
+    line += f" {said('(emulated)')}" if model.emulated else ""
     if verdict == "misaligned":
         start = wording.printable(model.region.start)
-        return [*(_put_beside(line, "starts at  ", start, columns) if start else [line]), *emulated, *changed]
-    return [*_put_beside(line, "", wording.describe_inconclusive(model.verdict.counts), columns), *emulated, *changed]
+        return [*(_put_beside(line, f"{said('starts at')}  ", start, columns) if start else [line]), *emulated, *changed]
+    return [*_put_beside(line, "", said(wording.describe_inconclusive(model.verdict.counts)), columns), *emulated, *changed]
 
 
 def _put_beside(line: str, label: str, text: str, columns: int) -> list[str]:
     """Return a line with a text to its right, or below it if there is no room."""
     whole = f"{line}   {label}{text}"
-    return [whole] if cell_len(whole) <= columns else [line, f"   {label}{_shorten(text, columns - 3 - len(label))}"]
+    return [whole] if cell_len(whole) <= columns else [line, f"   {label}{_shorten(text, columns - 3 - cell_len(label))}"]
 
 
 def _render_task_metrics(outcomes: Sequence[TaskOutcome], columns: int) -> list[str]:
@@ -223,7 +241,7 @@ def _render_task_metrics(outcomes: Sequence[TaskOutcome], columns: int) -> list[
     shown = [(f"{one.name} {summarize(one)}", "task" * (number == 0)) for number, one in enumerate(outcomes[:_MOST_TASK])]
     lines = [line for text, label in shown for line in render_labelled(label, text, columns)]
     more = len(outcomes) - _MOST_TASK
-    return [*lines, *([f"{_INDENT}and {more} more in the report"] if more > 0 else [])]
+    return [*lines, *([f"{_INDENT}{said(f'and {more} more in the report')}"] if more > 0 else [])]
 
 
 def _render_curves(model: ReportModel, columns: int) -> list[str]:
@@ -345,7 +363,7 @@ def _render_command(model: ReportModel, columns: int, *, ascii_only: bool) -> li
         if lines and cell_len(f"{lines[-1]} {word} \\") <= columns:
             lines[-1] += f" {word}"
         else:
-            first = " " * 6 if change else f"   {'next':<12}"
+            first = " " * 6 if change else f"   {_label('next')}"
             lines.append(f"{' ' * 8 if lines else first}{word}")
     return [Uncut(f"{line} \\") for line in lines[:-1]] + [Uncut(line) for line in lines[-1:]]
 
@@ -354,7 +372,7 @@ def _render_report_path(path: str, columns: int) -> list[str]:
     """Return the line with the path of the report and, if it is a page, the command that opens it."""
     if not path:
         return []
-    line = f"   {'report':<12}{path}"
+    line = f"   {_label('report')}{path}"
     if Path(path).name != _PAGE:
         return [Uncut(line)]
     newest = Path(path).parts[0] == "runs"  # where `precflow open` looks by itself
@@ -367,8 +385,8 @@ def _render_finding_title(place: int, finding: Finding, columns: int) -> list[st
     """Return the title of a finding with its certainty at the right; a long title continues below."""
     head = f"   {place}  {finding.rule}  "
     room = columns - len(head) - max(map(len, CERTAINTIES)) - 2
-    first, *more = _break_lines(wording.printable(finding.title), room, 2 if columns >= USUAL else 3)
-    title = f"{head}{first}{' ' * (room - cell_len(first))}  {finding.certainty}"
+    first, *more = _break_lines(said(wording.printable(finding.title)), room, 2 if columns >= USUAL else 3)
+    title = f"{head}{first}{' ' * (room - cell_len(first))}  {said(finding.certainty)}"
     return [title, *(" " * len(head) + line for line in more)]
 
 
@@ -434,14 +452,14 @@ def _render_record(label: str, row: Row, columns: int, *, whole: bool) -> list[s
     """
     name = wording.printable(row.measure.name)
     room = columns - len(_INDENT)
-    full = wording.describe_use(row.judged)
-    short = wording.describe_use(replace(row.judged, floor=None))  # what is left out stands in the report
-    for value in (full,) if whole else (full, short, wording.describe_value(row.judged)):
+    full = said(wording.describe_use(row.judged))
+    short = said(wording.describe_use(replace(row.judged, floor=None)))  # what is left out stands in the report
+    for value in (full,) if whole else (full, short, said(wording.describe_value(row.judged))):
         beside = room - cell_len(value) - 3
         if beside >= min(_LEAST_NAME, cell_len(name)):
-            return [f"   {label:<12}{_shorten(name, beside)}   {value}"]
+            return [f"   {_label(label)}{_shorten(name, beside)}   {value}"]
     return [
-        f"   {label:<12}{_shorten(name, room)}",
+        f"   {_label(label)}{_shorten(name, room)}",
         *(_INDENT + line for line in _break_lines(full, room, 4)),
     ]
 
@@ -456,8 +474,14 @@ def _shorten(text: str, columns: int) -> str:
 
 def render_labelled(label: str, text: str, columns: int, most: int = 2) -> list[str]:
     """Return a label with its text beside it in at most ``most`` lines, twice as many on a narrow screen."""
-    lines = _break_lines(wording.printable(text), columns - len(_INDENT), most if columns >= _NARROW_SCREEN else 2 * most)
-    return [f"   {label:<12}{lines[0]}", *(_INDENT + line for line in lines[1:])]
+    lines = _break_lines(said(wording.printable(text)), columns - len(_INDENT), most if columns >= _NARROW_SCREEN else 2 * most)
+    return [f"   {_label(label)}{lines[0]}", *(_INDENT + line for line in lines[1:])]
+
+
+def _label(text: str) -> str:
+    """Return a label of the first column, which is twelve columns wide."""
+    shown = text.replace(text.strip(), said(text.strip())) if text.strip() else text
+    return shown + " " * max(12 - cell_len(shown), 1)
 
 
 def _break_lines(text: str, width: int, most: int) -> list[str]:
@@ -476,5 +500,14 @@ def _find_pieces(text: str, width: int) -> list[str]:
     """Return what is not broken: parts between gaps of three spaces, if there are any and they fit, else words."""
     parts = re.findall(r"(?:\S| (?=\S))+\s*", text) if "   " in text else [text]
     whole = len(parts) > 1
-    pieces = [[part] if whole and cell_len(part.rstrip()) <= width else re.findall(r"\S+\s*", part) for part in parts]
+    pieces = [[part] if whole and cell_len(part.rstrip()) <= width else _split_words(part) for part in parts]
     return [piece for few in pieces for piece in few] or [""]
+
+
+def _split_words(text: str) -> list[str]:
+    """Return the words of a text, each with the spaces behind it; Chinese may be broken behind each letter."""
+    pieces = []
+    for word, gap in re.findall(r"(\S+)(\s*)", text):
+        *first, last = streams.split_wide(word)
+        pieces += [*first, last + gap]
+    return pieces

@@ -17,6 +17,7 @@ from precflow.diagnosis.findings import Finding
 from precflow.diagnosis.golden import list_rows
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
 from precflow.environment.known_issues import GROUP
+from precflow.language import ENGLISH
 from precflow.report import environment_check as check_report
 from precflow.report import tables, tensorboard
 from precflow.report.formats import FORMATS, write
@@ -49,11 +50,16 @@ def _declare(job: Job) -> Mapping[str, Any]:
         "report": plain(job.config.report),
         "title": job.config.about.title,
         "templates": keys.file_digest(resources.directory("templates")),
+        **({"translation": keys.file_digest(resources.directory("conf") / "translation")} if _is_translated(job) else {}),
         "recipe": job.yaml,
         "known_issues": [
             keys.file_digest(folder) for folder in (resources.directory("conf") / GROUP, *job.team.get(GROUP, ()))
         ],
     }
+
+
+def _is_translated(job: Job) -> bool:
+    return job.config.report.language != ENGLISH
 
 
 def gather_model(job: Job, needs: Mapping[str, Path], *, detailed: bool = True) -> ReportModel:

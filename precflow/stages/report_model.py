@@ -97,6 +97,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
         differences=differences,
         known_issues=_meet_issues(job, dict(headers), findings),
         columns=tuple(job.config.report.columns),
+        language=job.config.report.language,
         emulation=str(target.header.emulate.get("name", "")),
         whatifs=tuple(whatifs),
         parts=tuple(name_starts(comparison.parts, [(suspect.record, suspect.name) for suspect in region.suspects])),

@@ -67,7 +67,7 @@ const drawChart = () => {
   const label = (pen, text, x, y, align) => {
     pen.fillStyle = colour("soft");
     pen.textAlign = align;
-    pen.fillText(text, x, y);
+    pen.fillText(translate(text), x, y);
   };
 
   const line = (pen, points, stroke, dash = []) => {
@@ -169,7 +169,7 @@ const drawChart = () => {
     const [x, y, row] = places[place];
     const error = `${data.chart.metric} ${number(metric(data.chart.metric, row))}`;
     const decision = decided(row) ? use(row) : "";
-    tip.replaceChildren(element("b", {}, shortened(word("name", row), 90)), `${words(word("status", row))}, ${word("role", row)}: ${decision.startsWith(error) ? decision : [error, decision].filter(Boolean).join("; ")}`);
+    tip.replaceChildren(element("b", { class: "name" }, shortened(word("name", row), 90)), `${translate(words(word("status", row)))}, ${translate(word("role", row))}: ${decision.startsWith(error) ? translate(decision) : [error, translate(decision)].filter(Boolean).join("; ")}`);
     tip.style.left = Math.max(0, Math.min(x + 14, box.width - tip.offsetWidth - 4)) + "px";
     tip.style.top = (y + 16 + tip.offsetHeight > box.height ? Math.max(0, y - tip.offsetHeight - 14) : y + 16) + "px";
   };

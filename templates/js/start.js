@@ -7,11 +7,19 @@ if (hasRecords) {
   drawDetail();
   drawChart();
 }
+for (const choice of document.querySelectorAll(".languages a")) {
+  if (document.documentElement.lang === choice.lang) choice.setAttribute("aria-current", "true");
+  choice.addEventListener("click", (event) => {
+    event.preventDefault();
+    look({ lang: choice.lang.slice(0, 2) });
+    location.reload();
+  });
+}
 for (const button of document.querySelectorAll("button.copy")) {
   button.addEventListener("click", async () => {
     await copyText(button.previousElementSibling.textContent);
-    button.textContent = "Copied";
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    button.textContent = translate("Copied");
+    setTimeout(() => { button.textContent = translate("Copy"); }, 1500);
   });
 }
 if (hasRecords) {

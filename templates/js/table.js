@@ -36,16 +36,16 @@ const drawTable = () => {
     const counts = new Map();
     for (let row = 0; row < size; row += 1) counts.set(word("status", row), (counts.get(word("status", row)) ?? 0) + 1);
     const starts = [...Array(size).keys()].filter((row) => word("role", row) === "introduces").length;
-    const of = (shown, total) => (shown === total ? count(total) : `${count(shown)} of ${count(total)}`);
+    const of = (shown, total) => (shown === total ? count(total) : translate(`${count(shown)} of ${count(total)}`));
     const all = data.severity.reduce((sum, status) => sum + (data.totals[status] ?? 0), 0);
     const choices = [["", `all ${of(size, all)}`], ...(data.totals.introduces ? [["introduces", `✗ starts here ${of(starts, data.totals.introduces)}`]] : [])];
-    for (const status of data.severity) if (data.totals[status]) choices.push([status, `${data.symbols[status]} ${words(status)} ${of(counts.get(status) ?? 0, data.totals[status])}`]);
+    for (const status of data.severity) if (data.totals[status]) choices.push([status, `${translate(`${data.symbols[status]} ${words(status)}`)} ${of(counts.get(status) ?? 0, data.totals[status])}`]);
     const press = (status) => () => look({ status, page: 0 });
     find("#chips").replaceChildren(...choices.map(([status, text]) => element("button", { type: "button", "data-status": status, onclick: press(status) }, text)));
   };
 
   const orders = [["worst", "worst first"], ["order", "in order of the network"]];
-  find("#sorts").replaceChildren("Sorted ", ...orders.map(([sort, text]) =>
+  find("#sorts").replaceChildren(translate("Sorted"), " ", ...orders.map(([sort, text]) =>
     element("button", { type: "button", "data-sort": sort, onclick: () => look({ sort, down: false, page: 0 }) }, text)));
 
   const active = () => {
@@ -68,15 +68,15 @@ const drawTable = () => {
     const shown = listed.slice(page * pageSize, (page + 1) * pageSize);
     const nothing = element("tr", { role: "row" }, element("td", { role: "cell", class: "empty", colspan: columns.length }, size ? "No record matches." : "No record was compared."));
     find("#table tbody").replaceChildren(...(shown.length ? shown.map(rowOf) : [nothing]));
-    find("#page-text").textContent = shown.length ? `${count(page * pageSize + 1)} to ${count(page * pageSize + shown.length)} of ${count(listed.length)}` : "0 of " + count(size);
+    find("#page-text").textContent = translate(shown.length ? `${count(page * pageSize + 1)} to ${count(page * pageSize + shown.length)} of ${count(listed.length)}` : "0 of " + count(size));
     const sorted = orders.find(([sort]) => sort === view.sort)?.[1] ?? "by " + view.sort;
-    find("#listing").textContent = `${find("#page-text").textContent} records, ${sorted}${listed.length < size ? ", as filtered" : ""}`;
+    find("#listing").textContent = `${find("#page-text").textContent} ${translate("records")}, ${translate(sorted)}${listed.length < size ? translate(", as filtered") : ""}`;
     find("#page-back").disabled = page === 0;
     find("#page-on").disabled = page >= pages - 1;
     for (const head of heads) {
       if (head.dataset.column === view.sort) head.setAttribute("aria-sort", view.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
-      const title = columns.find(([column]) => column === head.dataset.column)[1];
+      const title = translate(columns.find(([column]) => column === head.dataset.column)[1]);
       head.firstChild.replaceChildren(...breakable(title, /(?<=_)/), head.dataset.column === view.sort ? (view.down ? " ↓" : " ↑") : "");
     }
     for (const button of find("#sorts").children) button.setAttribute("aria-pressed", String(button.dataset.sort === view.sort));

@@ -71,3 +71,15 @@ def test_where_records_fail_and_prove_nothing_no_text_says_that_nothing_failed_o
         assert "othing failed" not in text
         assert "rror starts at" not in text
     assert "othing failed, but something needed for a verdict is missing" in formats.FORMATS["markdown"][1](inconclusive)
+
+
+def test_files_for_machines_do_not_change_with_the_language(misaligned, tmp_path):
+    for chosen in ("en", "zh", "both"):
+        formats.write(replace(misaligned, language=chosen), tmp_path / chosen, list(formats.FORMATS))
+    for name in ("result.json", "junit.xml"):
+        assert len({(tmp_path / chosen / name).read_text(encoding="utf-8") for chosen in ("en", "zh", "both")}) == 1
+    assert "# ✗ MISALIGNED: sd" in (tmp_path / "both/report.md").read_text(encoding="utf-8")
+    chinese = (tmp_path / "both/report.zh.md").read_text(encoding="utf-8")
+    assert chinese == (tmp_path / "zh/report.md").read_text(encoding="utf-8")
+    assert "# ✗ 未对齐" in chinese
+    assert not (tmp_path / "en/report.zh.md").exists()

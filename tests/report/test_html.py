@@ -1,6 +1,7 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -43,6 +44,19 @@ def test_every_element_is_closed_and_every_id_is_unique(name, request):
     assert page.problems == []
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_chinese_and_in_both_languages_the_elements_are_those_of_english(name, request):
+    english, chinese, both = (
+        Page(html.render(replace(request.getfixturevalue(name), language=one))) for one in ("en", "zh", "both")
+    )
+    plain = [tag for tag, _ in english.elements if tag not in {"script", "style"}]
+    # A page in both languages waits in a template with its own title.
+    assert [tag for tag, _ in chinese.elements if tag not in {"script", "style"}] == plain
+    assert both.problems == chinese.problems == []
+    assert [dict(attributes).get("lang") for tag, attributes in both.elements if tag in {"html", "template"}] == ["en", "zh-CN"]
+    assert chinese.ids == english.ids
 
 
 @pytest.mark.parametrize("name", MODELS)

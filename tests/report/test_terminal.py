@@ -11,6 +11,7 @@ import termios
 import pytest
 from rich.cells import cell_len
 
+from precflow import language
 from precflow.diagnosis.advice.whatif import explain
 from precflow.diagnosis.findings import Outcome
 from precflow.report import terminal
@@ -356,3 +357,15 @@ def test_the_guilty_phase_stands_below_the_verdict(trained):
 
 def test_without_training_there_are_no_phases(misaligned):
     assert "forward" not in shown(misaligned, 1)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 88])
+def test_in_chinese_the_lines_fit_too_and_labels_stay_below_each_other(columns, request):
+    for name in ("aligned", "misaligned", "inconclusive", "trained"):
+        model = request.getfixturevalue(name)
+        with language.speaking("zh"):
+            lines = terminal.render_summary(model, report_path="", exit_code=1, columns=columns).split("\n")
+        shown = [line for line in lines if not isinstance(line, terminal.Uncut) and "precflow" not in line]
+        assert max(map(cell_len, shown)) <= columns
+        records = next(line for line in lines if line.strip().startswith("记录"))
+        assert records.startswith("   记录        已比对 ")

@@ -22,7 +22,7 @@ def list_sentences(root: Path = ROOT) -> Iterator[tuple[str, str]]:
     """Yield ``file:line`` and the sentence."""
     for path in sorted((root / "precflow").rglob("*.py")):
         yield from _read_module(path.read_text(encoding="utf-8"), str(path.relative_to(root)))
-    for path in sorted(root.glob("conf/**/*.yaml")):
+    for path in (path for path in sorted(root.glob("conf/**/*.yaml")) if "translation" not in path.parts):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if len(line.split()) >= _FEWEST and not line.startswith("#"):
                 yield f"{path.relative_to(root)}:{number}", line.strip()

@@ -29,6 +29,8 @@ RANKS = ("before", "normal", "after")
 """Among findings of equal certainty: those before all suspects, those in the order of the suspects, those after them."""
 _CONDITIONS = ("when", "likely_when", "certain_when")
 _TEXTS = ("title", "where", "why", "fix", "try_it", "confirm", "look")
+_TRANSLATED = ("zh",)
+"""Languages in which a rule may have its texts beside the English ones."""
 _IDENTIFIER = re.compile(r"PF\d{3}")
 # Not PF001 and the like: a rule that precflow adds later could have the same id.
 _OF_TEAM = re.compile(r"(?!PF\d)[A-Z]{2,8}\d{3}")
@@ -45,6 +47,25 @@ class Objection:
 
     when: str
     because: str
+
+
+@dataclass(frozen=True)
+class RuleTexts:
+    """The texts of a rule in another language, templates over the same names.
+
+    Attributes:
+        title: What is wrong.
+        why: Why this happens.
+        fix: What to do.
+        where: The place, where it is said in words; ``""`` leaves it as it is.
+        against: Reasons of the objections, in their order.
+    """
+
+    title: str
+    why: str
+    fix: str
+    where: str = ""
+    against: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +99,7 @@ class AdviceRule:
         sources: Where the knowledge comes from.
         rank: ``before``, ``normal`` or ``after`` others of the same certainty.
         explains: Whether a suspect counts as explained by it.
+        zh: Its texts in Chinese; a rule without them is shown in English.
     """
 
     id: str
@@ -99,6 +121,7 @@ class AdviceRule:
     sources: tuple[str, ...] = ()
     rank: str = "normal"
     explains: bool = True
+    zh: RuleTexts | None = None
 
     @property
     def is_about_run(self) -> bool:
@@ -207,6 +230,23 @@ def _find_problems(document: Document, identifier: re.Pattern[str]) -> PathProbl
                     text = entry.get(name) if isinstance(entry, Mapping) else None
                     messages = _check_text(text, about, condition=name == "when") if isinstance(text, str) else ()
                     yield from (((key, str(number), name), message) for message in messages)
+        elif key in _TRANSLATED and isinstance(value, Mapping):
+            yield from _find_problems_of_texts(key, value, document.data, of_team=identifier is _OF_TEAM)
+
+
+def _find_problems_of_texts(language: str, texts: Mapping[str, Any], rule: Mapping[str, Any], *, of_team: bool) -> PathProblems:
+    """Yield what is wrong with the texts of a rule in another language."""
+    reasons = texts.get("against")
+    reasons = reasons if isinstance(reasons, list) else []
+    expected = len(rule.get("against") or ())
+    if len(reasons) not in {0, expected}:
+        yield (language, "against"), f"has {len(reasons)} reasons; expected one for each of the {expected} under `against`"
+    named = [((language, key), text) for key, text in texts.items() if key != "against"]
+    for path, text in [*named, *(((language, "against", str(number)), text) for number, text in enumerate(reasons))]:
+        if isinstance(text, str):
+            wrong = list(_check_text(text, rule.get("about"), condition=False))
+            wrong += find_failure(text) if of_team and not wrong else ()
+            yield from ((path, message) for message in wrong)
 
 
 def _check_text(text: str, about: Any, *, condition: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from precflow.diagnosis.advice.rule_files import RANKS, AdviceRule
+from precflow.diagnosis.advice.rule_files import RANKS, AdviceRule, Objection
 from precflow.diagnosis.advice.rule_templates import compile_text, holds
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.diagnosis.evidence.pieces import format_evidence
@@ -56,7 +56,16 @@ class _Match:
         return (strength, last, self.is_behind_start, self.standing, RANKS.index(self.rule.rank), self.order, self.rule.id)
 
 
-_RuledOut = dict[int, list[tuple[str, str]]]  # position of the suspect -> rules that do not hold there, and why
+@dataclass(frozen=True)
+class _Refuted:
+    """A rule that does not hold at a suspect, and why, with both texts in other languages as in :class:`Finding`."""
+
+    claim: str
+    because: str
+    translations: Mapping[str, Mapping[str, str]]
+
+
+_RuledOut = dict[int, list[_Refuted]]  # by the position of the suspect
 
 
 def advise(evidence: Mapping[str, Any], rules: Sequence[AdviceRule]) -> list[Finding]:
@@ -143,10 +152,9 @@ def _match(
     for order, evidence in subjects:
         if not holds(rule.when, evidence, owner=owner):
             continue
-        objection = next((one for one in rule.against if holds(one.when, evidence, owner=owner)), None)
+        objection = next((one for one in enumerate(rule.against) if holds(one[1].when, evidence, owner=owner)), None)
         if objection is not None:
-            claim = f"{rule.id} {_fill_in(rule, rule.title, evidence)}"
-            ruled_out.setdefault(order, []).append((claim, _fill_in(rule, objection.because, evidence)))
+            ruled_out.setdefault(order, []).append(_rule_out(rule, objection, evidence))
             continue
         standing = _BEGINS if rule.is_about_run else _find_standing(evidence, some_begin=some_begin)
         given = next(
@@ -155,6 +163,18 @@ def _match(
         certainty = max(given, _HIGHEST[standing], key=CERTAINTIES.index)
         matches.append(_Match(rule, certainty, standing, order, evidence))
     return matches
+
+
+def _rule_out(rule: AdviceRule, objection: tuple[int, Objection], evidence: Mapping[str, Any]) -> _Refuted:
+    """Return a rule with what speaks against it, which is the objection of this number."""
+    number, reason = objection
+    claim, because = f"{rule.id} {_fill_in(rule, rule.title, evidence)}", _fill_in(rule, reason.because, evidence)
+    if rule.zh is None:
+        return _Refuted(claim, because, {})
+    said = {claim: f"{rule.id} {_fill_in(rule, rule.zh.title, evidence)}"}
+    if rule.zh.against:
+        said[because] = _fill_in(rule, rule.zh.against[number], evidence)
+    return _Refuted(claim, because, {"zh": said})
 
 
 def _list_tested(rule: AdviceRule, evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -210,10 +230,26 @@ def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
         try_it=try_it,
         sources=rule.sources,
         claim=f"{where}: {title}" if where else title,
-        against=(*ruled_out.get(first.order, ()), *_list_tested(rule, evidence)),
+        against=(*((one.claim, one.because) for one in ruled_out.get(first.order, ())), *_list_tested(rule, evidence)),
         confirm=_fill_in(rule, rule.confirm, evidence) or try_it,
         look=_write_look(rule, where, evidence),
+        translations=_translate(same, ruled_out),
     )
+
+
+def _translate(same: Sequence[_Match], ruled_out: _RuledOut) -> dict[str, dict[str, str]]:
+    """Return language -> English text of a finding -> that text, for the texts that its rules say in that language too."""
+    first, texts = same[0], same[0].rule.zh
+    if texts is None:
+        return {}
+    rule = first.rule
+    pairs = [(first.evidence, (rule.why, texts.why)), (first.evidence, (rule.fix, texts.fix))]
+    pairs += [(match.evidence, (rule.title, texts.title)) for match in same]
+    pairs += [(match.evidence, (rule.where, texts.where)) for match in same if texts.where]
+    said = {_fill_in(rule, text, evidence): _fill_in(rule, other, evidence) for evidence, (text, other) in pairs if text}
+    for objection in ruled_out.get(first.order, ()):
+        said |= objection.translations.get("zh", {})
+    return {"zh": {text: other for text, other in said.items() if text}}
 
 
 def _fill_in(rule: AdviceRule, source: str, evidence: Mapping[str, Any]) -> str:

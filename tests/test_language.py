@@ -1,0 +1,141 @@
+"""What is said in two languages: every text has its other one, with the same values."""
+
+import re
+from html import unescape
+
+import pytest
+
+from precflow import language, resources
+from precflow.diagnosis.advice.rule_files import load_rules
+from precflow.diagnosis.advice.rule_templates import check_template
+from precflow.diagnosis.evidence.names import EVIDENCE
+from precflow.report import wording
+
+CHINESE = re.compile("[\u4e00-\u9fff]")
+PLACE = re.compile(r"{#?}")
+FILLED = re.compile(r"{(\d)!?}")
+CATALOGUE = language.load("zh")
+ENTRIES = language.read_entries("zh")
+TEMPLATES = sorted(
+    path
+    for path in resources.directory("templates").rglob("*.j2")
+    # Pages of other verbs, which are English for now.
+    if path.name
+    not in {
+        "stability.html.j2",
+        "two_runs.html.j2",
+        "scan.html.j2",
+        "scan.md.j2",
+        "environment_check.html.j2",
+        "environment_check.md.j2",
+    }
+)
+UNTRANSLATED = {"precflow", "relative_l2", "UTC", "EN", "token", "ulp"}
+RULES = [rule for rule in load_rules([resources.directory("conf") / "rule"]) if rule.zh]
+
+
+def list_texts(template):
+    """Yield the texts of a template: what stands between its tags, statements, values and marks of Markdown."""
+    source = template.read_text(encoding="utf-8")
+    quoted = re.findall(r'(?:title|aria-label|placeholder|alt|data-label)="([^"{}<>]+)"', source)
+    source = re.sub(r"{#.*?#}|<(script|style|svg)\b.*?</\1>|<code>.*?</code>", "\0", source, flags=re.DOTALL)
+    source = re.sub(r"<[^>]*>", "\0", re.sub(r"{%.*?%}|{{.*?}}", "\0", source, flags=re.DOTALL), flags=re.DOTALL)
+    marks = r"[\0\n|]|\*\*|`| · " if template.name.endswith(".md.j2") else r"[\0\n]| · "
+    for text in (*quoted, *re.split(marks, source)):
+        words = unescape(text).strip(" *#->.,:;()+")
+        if len(re.findall(r"[a-z]{2,}", words)) and words not in UNTRANSLATED:
+            yield words
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+def test_every_text_of_the_page_is_said_in_chinese(template):
+    lines = {re.sub("<[^>]*>", "", text.replace("{#}", "{}")).lower() for text in ENTRIES}
+    missing = [text for text in list_texts(template) if not any(text.lower() in line for line in lines)]
+    assert missing == []
+
+
+def test_every_line_of_the_catalogue_takes_the_values_that_its_english_has():
+    for text, said in (*ENTRIES.items(), *language.read_entries("zh", script=True).items()):
+        assert set(map(int, FILLED.findall(said))) == set(range(len(PLACE.findall(text)))), text
+        assert CHINESE.search(said) or FILLED.search(said), text
+
+
+def test_every_line_of_the_catalogue_is_the_one_that_fits_its_own_text():
+    """No other line may fit a text better: it would be said in the words of that one."""
+    for text, said in ENTRIES.items():
+        places = PLACE.findall(text)
+        values = [str(44 + number) if place == "{#}" else "abc"[number % 3] * 3 for number, place in enumerate(places)]
+        filled = PLACE.sub(lambda _, left=list(values): left.pop(0), text)
+        expected = FILLED.sub(lambda place, all_of=values: all_of[int(place[1])], said)
+        assert CATALOGUE.translate(filled) == expected
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_says_the_same_in_both_languages(rule):
+    pairs = [(rule.title, rule.zh.title), (rule.why, rule.zh.why), (rule.fix, rule.zh.fix)]
+    assert len(rule.zh.against) == len(rule.against)
+    pairs += [(one.because, said) for one, said in zip(rule.against, rule.zh.against, strict=True)]
+    pairs += [(rule.where, rule.zh.where)] if rule.zh.where else []
+    for english, chinese in pairs:
+        assert CHINESE.search(chinese), english
+        assert check_template(chinese, condition=False) == ([], check_template(english, condition=False)[1])
+
+
+def test_words_and_names_of_evidence_are_said_in_chinese():
+    words = [
+        *wording.STATUS_MEANINGS.values(),
+        *map(wording.words, wording.STATUS_MEANINGS),
+        *wording.ROLE_MEANINGS,
+        *wording.ROLE_MEANINGS.values(),
+        *wording.CHECK_WORDS.values(),
+        *wording.TASK_WORDS.values(),
+        *wording.VERDICT_SYMBOLS,
+        wording.EMULATED,
+        *(name.label for name in EVIDENCE.values()),
+        *filter(None, (name.tests for name in EVIDENCE.values())),
+    ]
+    assert [text for text in words if not CHINESE.search(CATALOGUE.translate(text)) and text not in {"epsilon", "token"}] == []
+
+
+def test_values_stay_what_they_are_and_unknown_sentences_stay_english():
+    translate = CATALOGUE.translate
+    assert translate("3 records exceed their limits, first target / linear") == "3 条记录超出阈值，首条 target / linear"
+    assert translate("nobody has said this before") == "nobody has said this before"
+    assert translate("nobody has said this before; no tensor was compared") == "nobody has said this before；没有比对张量"
+    assert translate("relative_l2 1.2e-3, 1 836 times its limit 1e-5") == "relative_l2 1.2e-3，为阈值 1e-5 的 1 836 倍"
+
+
+def test_a_text_of_a_finding_is_said_as_its_rule_says_it():
+    with language.speaking("zh", {"eps differs": "eps 不同"}):
+        assert language.said("eps differs") == "eps 不同"
+        assert language.said("confirmed: eps differs") == "证实：eps 不同"
+    assert language.said("eps differs") == "eps differs"
+
+
+def test_a_page_keeps_its_tags_names_and_escapes():
+    page = (
+        '<p title="All records">no tensor was <em>x</em></p><td translate="no">pass</td><code>fail</code>'
+        "<li>a &lt;b&gt; (on the target)</li>"
+    )
+    shown = language.translate_page(page, "zh")
+    assert '<p title="全部记录">' in shown
+    assert '<td translate="no">pass</td><code>fail</code>' in shown
+    assert "<li>a &lt;b&gt;（目标侧）</li>" in shown
+
+
+def test_tags_inside_a_sentence_move_with_their_words():
+    page = '<p>introduces the error <b class="n">12</b></p>'
+    assert language.translate_page(page, "zh") == '<p>引入误差 <b class="n">12</b></p>'
+
+
+def test_columns_of_a_screen_stay_below_each_other():
+    with language.speaking("zh"):
+        assert language.translate_lines("   exit 1\n   x   no   abc", len).split("\n")[0] == "   退出码 1"
+        line = language.translate_lines("   none      3 s   no findings", lambda text: len(text) + len(CHINESE.findall(text)))
+    assert line == "   无        3 s   无诊断项"
+
+
+def test_markdown_keeps_its_marks_and_its_code():
+    text = "## What to do\n\n- **Do:** `no` \\| no\\_x\n\n| status |\n|---|\n| fail |\n"
+    shown = language.translate_markdown(text, "zh", escape=str)
+    assert shown == "## 处理建议\n\n- **处理：** `no` \\| no\\_x\n\n| 状态 |\n|---|\n| 超限 |\n"
