@@ -16,20 +16,9 @@ PLACE = re.compile(r"{#?}")
 FILLED = re.compile(r"{(\d)!?}")
 CATALOGUE = language.load("zh")
 ENTRIES = language.read_entries("zh")
-TEMPLATES = sorted(
-    path
-    for path in resources.directory("templates").rglob("*.j2")
-    # Pages of other verbs, which are English for now.
-    if path.name
-    not in {
-        "stability.html.j2",
-        "two_runs.html.j2",
-        "scan.html.j2",
-        "scan.md.j2",
-        "environment_check.html.j2",
-        "environment_check.md.j2",
-    }
-)
+# The report; pages of other verbs are English for now.
+FOLDER = resources.directory("templates")
+TEMPLATES = sorted([FOLDER / "report.html.j2", FOLDER / "report.md.j2", *FOLDER.glob("html/*.j2")])
 UNTRANSLATED = {"precflow", "relative_l2", "UTC", "EN", "token", "ulp"}
 RULES = [rule for rule in load_rules([resources.directory("conf") / "rule"]) if rule.zh]
 
