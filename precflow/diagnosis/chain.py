@@ -2,7 +2,8 @@
 
 Every part has two errors: *free*, on whatever came to it in the target's own run, and *forced*, on the inputs that the
 reference has recorded. A part whose forced error is over its limit is to blame, whatever came before it; one that is over its
-limit in the free run alone inherits. Several may be to blame.
+limit in the free run alone inherits. Several may be to blame. A part in which an operator is wrong while what the part returns
+is within its limit both times is *wrong inside*: it makes nothing behind it fail.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from precflow.diagnosis.evaluation import locate_all
 from precflow.dumps.protocol import Dump
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
 
-TO_BLAME, INHERITS, FINE, UNKNOWN = STATES = ("to blame", "inherits", "fine", "unknown")
+TO_BLAME, WRONG_INSIDE, INHERITS, FINE, UNKNOWN = STATES = ("to blame", "wrong inside", "inherits", "fine", "unknown")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Part:
         state: One of ``STATES``.
         free: Of the target's own run; ``None`` if nothing was judged.
         forced: With the reference's inputs; ``None`` if nothing was judged.
-        starts: The first suspect inside it, ``""`` without one.
+        starts: The first suspect inside it if it is to blame or wrong inside, ``""`` without one.
         why: Why its state is not known, in words.
     """
 
@@ -145,7 +146,7 @@ def find_worst(rows: Sequence[Judged]) -> PartError | None:
 
 
 def name_starts(parts: Sequence[Part], suspects: Iterable[tuple[str, str]]) -> list[Part]:
-    """Return the parts with the first suspect inside each that is to blame.
+    """Return the parts with the first suspect inside each that is to blame; one that is fine but for it is wrong inside.
 
     Args:
         parts: The parts.
@@ -157,7 +158,13 @@ def name_starts(parts: Sequence[Part], suspects: Iterable[tuple[str, str]]) -> l
         for part in parts:
             if module == part.name or module.startswith(f"{part.name}."):
                 first.setdefault(part.name, name)
-    return [replace(part, starts=first.get(part.name, "")) if part.state == TO_BLAME else part for part in parts]
+    states = {TO_BLAME: TO_BLAME, FINE: WRONG_INSIDE}
+    return [
+        replace(part, starts=first[part.name], state=states[part.state])
+        if part.name in first and part.state in states
+        else part
+        for part in parts
+    ]
 
 
 def hold_to_parts(verdict: Verdict, parts: Sequence[Part]) -> Verdict:
@@ -181,8 +188,8 @@ def hold_to_parts(verdict: Verdict, parts: Sequence[Part]) -> Verdict:
 def describe_parts(parts: Sequence[Part]) -> str:
     """Return the parts in a line, such as ``to blame: unet · inherit: vae_decoder, safety_checker · fine: text_encoder``."""
     by_state: Mapping[str, list[Part]] = {state: [part for part in parts if part.state == state] for state in STATES}
-    words = {TO_BLAME: "to blame", INHERITS: "inherit", FINE: "fine", UNKNOWN: "unknown"}
-    return " · ".join(f"{words[state]}: {_join(named)}" for state, named in by_state.items() if named)
+    words = {INHERITS: "inherit"}
+    return " · ".join(f"{words.get(state, state)}: {_join(named)}" for state, named in by_state.items() if named)
 
 
 def _join(parts: Sequence[Part]) -> str:

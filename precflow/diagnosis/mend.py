@@ -160,5 +160,5 @@ def describe_mends(mends: Sequence[Mend]) -> str:
     # Shares of limits can be set side by side, also where another metric is the tightest now.
     before, after = mends[0].end, smallest.end
     shares = "" if before is None or after is None else f"{number(before.ratio)} -> {number(after.ratio)} times its limit"
-    shown = ", ".join(filter(None, [shares, describe_changed(mends[0].task, smallest.task)]))
+    shown = ", ".join(filter(None, [describe_changed(mends[0].task[:1], smallest.task), shares]))
     return f"{describe_raised(smallest.raised, 1)} passes{price}{shown and f': {shown}'}"

@@ -122,7 +122,7 @@ def _render_lines(  # noqa: PLR0913
     unseen = [line for text in model.verdict.unseen for line in _break_lines(said(wording.printable(text)), columns - 3, 3)]
     head += ["", *_render_verdict(model, columns), *(f"   {line}" for line in (*phases, *unseen)), ""]
     of_parts = (("parts", describe_parts(model.parts)), ("mend", describe_mends(model.mends)))
-    chain = [line for label, text in of_parts if text for line in render_labelled(label, text, columns, 3)]
+    chain = [line for label, text in of_parts if text for line in render_labelled(label, text, columns)]
     head += [*chain, ""] if chain else []
     known = _render_known_issue(model, columns)
     head += [*known, ""] if known else []

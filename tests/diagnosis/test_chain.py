@@ -77,6 +77,15 @@ def test_parts_in_a_line_with_the_first_suspect_inside():
     assert replace(parts[0], starts="") == parts[0]
 
 
+def test_a_part_whose_suspect_does_not_show_in_what_it_returns_is_wrong_inside():
+    free = [row("text", "pass", 0.5), row("unet", "fail", 2.0), row("vae", "pass", 0.1)]
+    forced = [row("text", "pass", 0.5), row("unet", "pass", 0.5), row("vae", "pass", 0.1)]
+    suspects = [(f"{part}.norm/layer_norm.0/forward.output.0", f"{part}.norm / layer_norm") for part in ("text", "unet")]
+    parts = name_starts(judge_parts(PARTS, free, forced), suspects)
+    assert describe_parts(parts) == "wrong inside: text · inherit: unet · fine: vae"
+    assert [part.starts for part in parts] == ["text.norm / layer_norm", "", ""]
+
+
 def test_inputs_that_were_not_kept_are_named(tmp_path):
     class Dump:
         def calls(self):
