@@ -20,7 +20,7 @@ ENTRIES = language.read_entries("zh")
 FOLDER = resources.directory("templates")
 TEMPLATES = sorted([FOLDER / "report.html.j2", FOLDER / "report.md.j2", *FOLDER.glob("html/*.j2")])
 UNTRANSLATED = {"precflow", "relative_l2", "UTC", "EN", "token", "ulp"}
-RULES = [rule for rule in load_rules([resources.directory("conf") / "rule"]) if rule.zh]
+RULES = load_rules([resources.directory("conf") / "rule"])
 
 
 def list_texts(template):
@@ -61,12 +61,14 @@ def test_every_line_of_the_catalogue_is_the_one_that_fits_its_own_text():
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_a_rule_says_the_same_in_both_languages(rule):
+    assert rule.zh is not None, "its file has no `zh`"
     pairs = [(rule.title, rule.zh.title), (rule.why, rule.zh.why), (rule.fix, rule.zh.fix)]
     assert len(rule.zh.against) == len(rule.against)
     pairs += [(one.because, said) for one, said in zip(rule.against, rule.zh.against, strict=True)]
     pairs += [(rule.where, rule.zh.where)] if rule.zh.where else []
     for english, chinese in pairs:
-        assert CHINESE.search(chinese), english
+        says_anything = re.search("[a-z]{2}", re.sub(r"{{.*?}}", "", english))  # else it is a sentence of the evidence alone
+        assert CHINESE.search(chinese) or not says_anything, english
         assert check_template(chinese, condition=False) == ([], check_template(english, condition=False)[1])
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from precflow import language
 from precflow.diagnosis.advice.rule_files import RANKS, AdviceRule, Objection
 from precflow.diagnosis.advice.rule_templates import compile_text, holds
 from precflow.diagnosis.evidence.names import EVIDENCE
@@ -171,10 +172,11 @@ def _rule_out(rule: AdviceRule, objection: tuple[int, Objection], evidence: Mapp
     claim, because = f"{rule.id} {_fill_in(rule, rule.title, evidence)}", _fill_in(rule, reason.because, evidence)
     if rule.zh is None:
         return _Refuted(claim, because, {})
-    said = {claim: f"{rule.id} {_fill_in(rule, rule.zh.title, evidence)}"}
+    chinese = _in_chinese(evidence)
+    said = {claim: f"{rule.id} {_fill_in(rule, rule.zh.title, chinese)}"}
     if rule.zh.against:
-        said[because] = _fill_in(rule, rule.zh.against[number], evidence)
-    return _Refuted(claim, because, {"zh": said})
+        said[because] = _fill_in(rule, rule.zh.against[number], chinese)
+    return _Refuted(claim, because, {language.CHINESE: said})
 
 
 def _list_tested(rule: AdviceRule, evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -239,17 +241,34 @@ def _write_finding(same: Sequence[_Match], ruled_out: _RuledOut) -> Finding:
 
 def _translate(same: Sequence[_Match], ruled_out: _RuledOut) -> dict[str, dict[str, str]]:
     """Return language -> English text of a finding -> that text, for the texts that its rules say in that language too."""
-    first, texts = same[0], same[0].rule.zh
-    if texts is None:
-        return {}
-    rule = first.rule
-    pairs = [(first.evidence, (rule.why, texts.why)), (first.evidence, (rule.fix, texts.fix))]
-    pairs += [(match.evidence, (rule.title, texts.title)) for match in same]
-    pairs += [(match.evidence, (rule.where, texts.where)) for match in same if texts.where]
-    said = {_fill_in(rule, text, evidence): _fill_in(rule, other, evidence) for evidence, (text, other) in pairs if text}
+    first = same[0]
+    rule, texts = first.rule, first.rule.zh
+    said: dict[str, str] = {}
     for objection in ruled_out.get(first.order, ()):
-        said |= objection.translations.get("zh", {})
-    return {"zh": {text: other for text, other in said.items() if text}}
+        said |= objection.translations.get(language.CHINESE, {})
+    if texts is not None:
+        pairs = [(first, rule.why, texts.why), (first, rule.fix, texts.fix)]
+        pairs += [(match, rule.title, texts.title) for match in same]
+        pairs += [(match, rule.where, texts.where) for match in same if texts.where]
+        for match, text, other in pairs:
+            english, chinese = _fill_in(rule, text, match.evidence), _fill_in(rule, other, _in_chinese(match.evidence))
+            if english and chinese != english:  # a title may be a sentence of the evidence alone, which a catalogue knows
+                said[english] = chinese
+    return {language.CHINESE: said} if said else {}
+
+
+def _in_chinese(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Return evidence with its sentences in Chinese, as far as the catalogue knows them; words and names stay as they are."""
+    catalogue = language.load(language.CHINESE)
+    assert catalogue is not None
+
+    def translate(value: Any) -> Any:
+        """Translate a text of several words, or those of a list."""
+        if isinstance(value, (list, tuple)):
+            return [translate(item) for item in value] if any(isinstance(item, str) for item in value) else value
+        return catalogue.translate(value) if isinstance(value, str) and " " in value else value
+
+    return {name: translate(value) for name, value in evidence.items()}
 
 
 def _fill_in(rule: AdviceRule, source: str, evidence: Mapping[str, Any]) -> str:
