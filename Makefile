@@ -7,7 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test quick lint clean
+.PHONY: demo test quick site lint clean
 
 demo: $(READY)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/precflow +recipe=sd_text_encoder
@@ -19,6 +19,9 @@ test: $(READY)
 
 quick: $(READY)
 	$(PYTEST)
+
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 PATH="$(BIN):$$PATH" mkdocs build
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
