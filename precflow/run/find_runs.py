@@ -10,7 +10,8 @@ from precflow.errors import StoreError
 from precflow.run.find_dumps import RUNS
 from precflow.run.manifest import MANIFEST_FILE, Manifest, RunEntry
 from precflow.run.pruning import list_run_folders
-from precflow.run.store import Sealed, Store
+from precflow.run.store import Sealed, Store, read_seal
+from precflow.stages.scan import NAME as SCAN
 
 _CANNOT_BE_DONE, _RUNNING = 2, -1
 _NAME_TWO = "name two runs:  precflow diff FOLDER@1 OTHER@3"
@@ -97,13 +98,22 @@ def find_run_before(run: NamedRun) -> NamedRun:
     return NamedRun(f"{run.name.rpartition('@')[0]}@{earlier[-1].number}", run.folder, earlier[-1])
 
 
-def describe_outcome(entry: RunEntry) -> str:
-    """Return the verdict of a run, or why it has none."""
+def describe_outcome(entry: RunEntry, folder: Path) -> str:
+    """Return the verdict of a run, what it found if it was a scan, or why it has none.
+
+    Args:
+        entry: The run.
+        folder: Its run folder.
+    """
     if entry.verdict:
         return entry.verdict
     if entry.exit_code == _RUNNING:
         return "still under way, or was killed"
-    return "could not be done" if entry.exit_code == _CANNOT_BE_DONE else "judged nothing"
+    if entry.exit_code == _CANNOT_BE_DONE:
+        return "could not be done"
+    scan = entry.locate_store(folder) / f"{SCAN}-{entry.instances[SCAN]}" if set(entry.instances) == {SCAN} else None
+    sealed = read_seal(scan) if scan is not None else None
+    return sealed.note if sealed is not None else "judged nothing"
 
 
 def refuse_unjudged(run: NamedRun) -> None:

@@ -139,16 +139,12 @@ _DECODER = msgspec.json.Decoder(RunSummary)
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """One run: what the run folder's history says, and its summary, or why there is none."""
+    """One run: what the run folder's history says, its outcome in words, and its summary, or why there is none."""
 
     entry: RunEntry
+    outcome: str
     summary: RunSummary | None
     why: str = ""
-
-    @property
-    def outcome(self) -> str:
-        """The verdict, or why there is none."""
-        return describe_outcome(self.entry)
 
 
 @dataclass(frozen=True)
@@ -235,7 +231,7 @@ def read_history(text: str, last: int = LAST) -> History:
     entries = Manifest(folder).entries()
     shown = entries[-last:] if last else entries
     found = _gather(folder, entries, {entry.number for entry in shown if entry.verdict})
-    rows = [HistoryRow(entry, *found.get(entry.number, (None, ""))) for entry in shown]
+    rows = [HistoryRow(entry, describe_outcome(entry, folder), *found.get(entry.number, (None, ""))) for entry in shown]
     return History(text.rpartition("@")[0] or text, tuple(rows), len(entries) - len(shown))
 
 

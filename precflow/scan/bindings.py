@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _COUNTS = ("torch.distributed.get_rank", "torch.cuda.current_device", "torch.cuda.device_count")
 
 
+_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
 @dataclass
 class Bindings:
-    """Of one source, without scopes: a name that is bound in one function counts everywhere.
+    """Of one source. A name that a function binds for itself, as an argument too, stands for that inside of it.
 
     Attributes:
-        modules: Name -> what it was imported as, such as ``nn`` -> ``torch.nn``.
+        modules: Name -> what it was imported as outside of functions, such as ``nn`` -> ``torch.nn``.
         plain: Names that ``import`` binds: modules for sure, where ``from`` may bring anything.
         methods: Names of methods that a class here defines.
         numbers: Names that hold whole numbers wherever they are assigned.
+        parents: Node -> the one that it is in.
+        local: Function -> names that are its own, with what each was imported as, ``None`` for anything but a module.
     """
 
     modules: dict[str, str] = field(default_factory=dict)
     plain: set[str] = field(default_factory=set)
     methods: set[str] = field(default_factory=set)
     numbers: set[str] = field(default_factory=set)
+    parents: Mapping[ast.AST, ast.AST] = field(default_factory=dict)
+    local: dict[ast.AST, dict[str, str | None]] = field(default_factory=dict)
+
+    def module_of(self, name: ast.AST) -> str | None:
+        """Return what a name was imported as, where it stands; ``None`` if it is no module there, or no name."""
+        if not isinstance(name, ast.Name):
+            return None
+        for scope in _list_scopes(name, self.parents):
+            if name.id in self.local.get(scope, {}):
+                return self.local[scope][name.id]
+        return self.modules.get(name.id)
 
     def resolve(self, node: ast.AST) -> tuple[str, list[ast.AST]]:
         """Return the dotted name of an expression by what was imported, and its nodes from the root; ``""`` if it has none."""
@@ -34,25 +51,43 @@ class Bindings:
             attributes.append(node.attr)
             nodes.append(node)
             node = node.value
-        if not isinstance(node, ast.Name) or node.id not in self.modules:
+        module = self.module_of(node)
+        if module is None:
             return "", []
         nodes.append(node)
-        return ".".join([self.modules[node.id], *reversed(attributes)]), nodes[::-1]
+        return ".".join([module, *reversed(attributes)]), nodes[::-1]
 
 
-def bind(nodes: Sequence[ast.AST]) -> Bindings:
-    """Return what the names of a source stand for, by all nodes of its syntax tree."""
-    bindings, bound = Bindings(), set[str]()
+def bind(nodes: Sequence[ast.AST], parents: Mapping[ast.AST, ast.AST]) -> Bindings:
+    """Return what the names of a source stand for.
+
+    Args:
+        nodes: All nodes of its syntax tree.
+        parents: Node -> the one that it is in.
+    """
+    bindings, bound = Bindings(parents=parents), set[str]()
+    shared = _find_shared(nodes, parents)
     for node in nodes:
         bound.update(_list_bound(node))
+        scope = next(_list_scopes(node, parents), None)
+        imported: dict[str, str] = {}
         if isinstance(node, ast.Import):
-            for name in node.names:
-                known = name.asname or name.name.partition(".")[0]
-                bindings.modules[known] = name.name if name.asname else known
-                bindings.plain.add(known)
+            imported = {
+                name.asname or name.name.partition(".")[0]: name.name if name.asname else name.name.partition(".")[0]
+                for name in node.names
+            }
+            bindings.plain |= imported.keys()
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            bindings.modules |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
-        elif isinstance(node, ast.ClassDef):
+            imported = {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
+        for name, module in imported.items():
+            own = scope is not None and name not in shared.get(scope, ())
+            names = bindings.local.setdefault(scope, {}) if scope is not None and own else bindings.modules
+            names[name] = module
+        if scope is not None and not isinstance(node, ast.ClassDef):
+            for name in _list_bound(node):
+                if name not in shared.get(scope, ()):
+                    bindings.local.setdefault(scope, {}).setdefault(name, None)
+        if isinstance(node, ast.ClassDef):
             functions = (item for item in node.body if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)))
             bindings.methods |= {function.name for function in functions}
     if "torch" not in bound:  # a star import may bring it
@@ -60,6 +95,31 @@ def bind(nodes: Sequence[ast.AST]) -> Bindings:
         bindings.plain.add("torch")
     bindings.numbers = _find_numbers(nodes, bindings)
     return bindings
+
+
+def _list_scopes(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> Iterator[_Scope]:
+    """Yield the functions that a node stands in, from the inside out.
+
+    Defaults, annotations and decorators of a function stand outside of it, and its arguments inside.
+    """
+    child, parent = node, parents.get(node)
+    while parent is not None:
+        if isinstance(parent, _SCOPES):
+            body = parent.body if isinstance(parent.body, list) else [parent.body]
+            if child in body or isinstance(node, ast.arg):
+                yield parent
+        child, parent = parent, parents.get(parent)
+
+
+def _find_shared(nodes: Sequence[ast.AST], parents: Mapping[ast.AST, ast.AST]) -> dict[ast.AST, set[str]]:
+    """Return the names that functions declare as not their own."""
+    shared: dict[ast.AST, set[str]] = {}
+    for node in nodes:
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            for scope in _list_scopes(node, parents):
+                shared.setdefault(scope, set()).update(node.names)
+                break
+    return shared
 
 
 def _find_numbers(nodes: Sequence[ast.AST], bindings: Bindings) -> set[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
+from precflow.scan.expressions import read_expression
 from precflow.scan.rules import LOOK, NUMBERS, RuleSet, ScanRule
 
 
@@ -24,6 +26,10 @@ class Index:
         self.definitions = _list_by(rules.rules, "definitions")
         self.strings = [(re.compile(rule.strings), rule) for rule in rules.rules if rule.strings]
         self.items = [(re.compile(rule.items), rule) for rule in rules.rules if rule.items]
+        self.expressions: dict[type[ast.expr], list[tuple[ast.expr, ScanRule]]] = {}
+        for rule in rules.rules:
+            for pattern in map(read_expression, rule.expressions):
+                self.expressions.setdefault(type(pattern), []).append((pattern, rule))
         self.variables = [(re.compile(fnmatch.translate(pattern)), rule) for rule in rules.rules for pattern in rule.variables]
         self.any_call = [rule for rule in rules.rules if rule.given and not (rule.calls or rule.methods)]
         self.given = {rule.id: {name: re.compile(text) for name, text in rule.given.items()} for rule in rules.rules}

@@ -9,6 +9,7 @@ against the bytes that it expects there; f-strings before Python 3.12 have no ex
 from __future__ import annotations
 
 import ast
+import fnmatch
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from precflow.scan.bindings import bind
 from precflow.scan.edits import Edit, apply_edits
+from precflow.scan.expressions import fits
 from precflow.scan.findings import Finding
 from precflow.scan.index import Index, choose
 from precflow.scan.rules import LOOK, NUMBERS, STOPS, ScanRule
@@ -111,8 +113,7 @@ class _Scanner:
             self._starts.append(self._starts[-1] + len(line))
         self._matches: list[_Match] = []
         self._nodes, self._parents = _list_nodes(tree)
-        self._bindings = bind(self._nodes)
-        self._modules = self._bindings.modules
+        self._bindings = bind(self._nodes, self._parents)
         self._mended: set[str] = set()  # names whose import is edited
         self._compared = {
             self._span(each) for node in self._nodes if isinstance(node, ast.Compare) for each in _list_sides(node)
@@ -134,6 +135,22 @@ class _Scanner:
                 self._visit_dict(node)
             elif isinstance(node, ast.ClassDef):
                 self._visit_class(node)
+            if isinstance(node, ast.expr):
+                self._visit_expression(node)
+
+    def _visit_expression(self, node: ast.expr) -> None:
+        for pattern, rule in self._index.expressions.get(type(node), ()):
+            if self._is_within(rule, node) and fits(pattern, node, lambda each: self._bindings.resolve(each)[0]):
+                self._note(rule, node, _written(node))
+
+    def _is_within(self, rule: ScanRule, node: ast.AST) -> bool:
+        """Tell whether a place is in one of the functions that a rule is for."""
+        parent = self._parents.get(node)
+        while rule.within and parent is not None:
+            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                return any(fnmatch.fnmatchcase(parent.name, name) for name in rule.within)
+            parent = self._parents.get(parent)
+        return not rule.within
 
     def _visit_class(self, node: ast.ClassDef) -> None:
         for item in node.body:
@@ -216,7 +233,7 @@ class _Scanner:
         if not (isinstance(parent, ast.Attribute) and parent.value is node):
             dotted, nodes = self._bindings.resolve(node)
             for part, rule in choose(self._index.names.find(dotted)) if dotted else ():
-                length = 1 + part.count(".") - self._modules[getattr(nodes[0], "id", "")].count(".")
+                length = 1 + part.count(".") - (self._bindings.module_of(nodes[0]) or "").count(".")
                 mended = getattr(nodes[0], "id", "") in self._mended and bool(rule.replace_module)
                 if length > 1 and not mended:  # written here, and not only imported
                     edits = self._rename(rule, nodes[:length], part)
@@ -236,7 +253,7 @@ class _Scanner:
             if len(fitting) != 1:
                 return []
             node = fitting[0]
-            if isinstance(node, ast.Name) and not (whole and "." not in self._modules[node.id]):
+            if isinstance(node, ast.Name) and not (whole and "." not in (self._bindings.module_of(node) or "")):
                 return []
             written = (node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else "").encode()
             end = self._span(node)[1]
@@ -316,7 +333,7 @@ class _Scanner:
         function = node.func
         dotted, nodes = self._bindings.resolve(function)
         for part, rule in self._index.calls.find(dotted, inside=False) if dotted else ():
-            written = len(nodes) - 1 + self._modules[getattr(nodes[0], "id", "")].count(".") >= part.count(".")
+            written = len(nodes) - 1 + (self._bindings.module_of(nodes[0]) or "").count(".") >= part.count(".")
             edits = self._rename(rule, nodes, dotted) if written else []
             self._note_call(rule, node, part, edits, general=part not in rule.calls)
         method = function.attr if isinstance(function, ast.Attribute) else ""

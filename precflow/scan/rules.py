@@ -6,6 +6,7 @@ the keys of :class:`ScanRule`. What a rule looks for is one or several of its ma
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from precflow import resources
 from precflow.config.data_files import Checked, check_document, load_files
 from precflow.config.documents import Document, DottedPath, PathProblems, display_path, read
 from precflow.errors import Problem
+from precflow.scan.expressions import read_expression
 
 GROUP = "scan"
 STOPS, LOOK, NUMBERS = WEIGHTS = ("stops", "look", "numbers")
@@ -33,6 +35,7 @@ _MATCHERS = (
     "text",
     "files",
     "given",
+    "expressions",
 )
 _REGULAR = ("strings", "items", "text")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -65,6 +68,9 @@ class ScanRule:
         without: Arguments that the call must not have.
         not_in: Dotted names and methods in whose arguments a string or a call means something else.
         not_named: Names that a string means something else for: what it is given to, is the default of, or is compared with.
+        expressions: Expressions of Python in which a capital letter stands for any expression, and the same letter for the same
+            one: ``X * torch.rsqrt(V + E)``. Names are dotted as above, and ``...`` stands for any further arguments.
+        within: Functions by their names, with ``*``: what `expressions` describe counts only inside of one of them.
         replace: Words to replace in what was found, such as ``{cuda: npu}``: that is the patch. Without it there is none.
         replace_module: The same for the module of an import, such as ``{torch.cuda: torch_npu.npu}``.
         replace_value: What to put in place of the argument's value, where ``{}`` is the value as it was written.
@@ -91,6 +97,8 @@ class ScanRule:
     without: tuple[str, ...] = ()
     not_in: tuple[str, ...] = ()
     not_named: tuple[str, ...] = ()
+    expressions: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
     replace: Mapping[str, str] = field(default_factory=dict)
     replace_module: Mapping[str, str] = field(default_factory=dict)
     replace_value: str = ""
@@ -184,8 +192,21 @@ def _find_problems_of_rule(name: str, rule: Mapping[str, Any]) -> PathProblems:
         yield from ((path, message) for message in (_check_expression(text) if isinstance(text, str) else ()))
     if rule.get("text") and not rule.get("files"):
         yield ("text",), "is looked for in files: name them under `files`"
+    for text in rule.get("expressions") or ():
+        if isinstance(text, str) and (problem := _check_pattern(text)):
+            yield ("expressions",), problem
+    if rule.get("within") and not rule.get("expressions"):
+        yield ("within",), "says where expressions count: name them under `expressions`"
     if rule.get("replace_value") and not given:
         yield ("replace_value",), "replaces an argument: name it under `given`"
+
+
+def _check_pattern(text: str) -> str:
+    try:
+        pattern = read_expression(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return f"{text} is no expression of Python: {error}"
+    return f"{text} would be found everywhere" if isinstance(pattern, (ast.Name, ast.Constant)) else ""
 
 
 def _check_expression(text: str) -> list[str]:

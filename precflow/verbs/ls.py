@@ -123,7 +123,7 @@ def _list_runs(chosen: argparse.Namespace) -> int:
         shared = set(words[0]).intersection(*words) if len(words) > 1 else set[str]()
         for entry, own in zip(newest, words, strict=True):
             name = f"{folder}@{entry.number}"
-            outcome = describe_outcome(entry)
+            outcome = describe_outcome(entry, folder)
             row = {"name": name, "started": entry.started, "outcome": outcome, "exit_code": entry.exit_code}
             shown.append({**row, "seconds": entry.seconds, "command": entry.command})
             rows.append(

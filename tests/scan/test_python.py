@@ -32,6 +32,10 @@ SILENT = [
     "def f(impl='cuda', *, ext='cuda'): return impl == 'cuda' or impl in ['ref', 'cuda'] or f(impl='cuda')\n",
     "import numpy as np\ny = np.unique(x)\n",
     "class Box:\n    double = 2\nBox.double\n",
+    "import torch as t\ndef f(t):\n    t.cuda.synchronize()\n",
+    "import torch\ndef f(x):\n    torch = x.backend\n    return [torch.cuda.stream for _ in x]\n",
+    "import torch\nf = lambda torch: torch.cuda.stream\n",
+    "def f():\n    import torch as t\ndef g(t):\n    t.cuda.synchronize()\n",
 ]
 
 # Source, rule, and what the patch makes of the last line ("" if it is left by hand).
@@ -60,6 +64,9 @@ FOUND = [
     ("import torch\nx = torch.zeros(1, device=1)\n", "device.number_by_name", 'x = torch.zeros(1, device="npu:1")'),
     ("x = x.to(local_rank)\n", "device.number_in_variable", ""),
     ('accelerator = "gpu"\n', "device.gpu", ""),
+    ("def f():\n    import torch as t\n    t.cuda.synchronize()\n", "api.same_name", "    t.npu.synchronize()"),
+    ("def f():\n    global t\n    import torch as t\nt.cuda.synchronize()\n", "api.same_name", "t.npu.synchronize()"),
+    ("import torch\ndef f(t=torch.cuda.Event(), torch=0): ...\n", "api.same_name", "def f(t=torch.npu.Event(), torch=0): ..."),
     ("import torch as t\nt.cuda.synchronize()\n", "api.same_name", "t.npu.synchronize()"),
     (
         "import torch\nn = torch.cuda.get_device_properties(0).name\n",
@@ -104,6 +111,9 @@ FOUND = [
     ("import torch\n@torch.jit.script  # here\ndef f(x): return x\n", "compile.script", ""),
     ("import torch\ni = torch.nonzero(x)\n", "compile.shape_by_value", ""),
     ("from torch.utils.cpp_extension import CUDAExtension\ne = CUDAExtension('a', [])\n", "kernel.extension", ""),
+    ("op = get('aten::cudnn_convolution_backward_weight')\n", "kernel.operator_named", ""),
+    ("op = get('aten::cudnn_convolution')\nif x.device.type != 'cuda': pass\n", "device.text", ""),
+    ("class A:\n    def forward(self, x): return x[x[:, 0] > self.low]\n", "compile.shape_of_mask", ""),
     ("import triton\n@triton.jit  # here\ndef f(x): pass\n", "kernel.triton", ""),
     ("from flash_attn import flash_attn_func\n", "library.flash_attn", ""),
     ("import xformers.ops as xops\n", "library.xformers", ""),

@@ -70,6 +70,29 @@ def test_the_recipe_writes_page_patch_and_json_and_keeps_them(recipe, capsys):
     (recipe / "tree" / "train.py").write_text("import torch\nm = torch.nn.DataParallel(m)\n", encoding="utf-8")
     assert main(words) == 1
     assert "train.py:2   torch.nn.DataParallel" in capsys.readouterr().err
+    assert main(["ls", "runs"]) == 0
+    shown = [line.split("   ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["the patch does all 2 that do not run on an NPU"] * 2 + ["1 to change by hand"]
+
+
+def test_beside_a_comparison_page_and_patch_lie_in_the_run_folder(recipe, pair):
+    folder = pair()
+    words = [f"{side}.dump={folder / side}" for side in ("reference", "target")]
+    assert (
+        main(
+            [
+                "+recipe=compare_dumps",
+                *words,
+                "scan.tree=tree",
+                "stages=[scan,dump,determinism,compare,judge,localize,advise,report]",
+            ]
+        )
+        == 0
+    )
+    public = recipe / "runs" / "compare_dumps" / "public"
+    assert "+model.npu()" in (public / "scan.patch").read_text(encoding="utf-8")
+    assert "does all 2 that do not run" in (public / "scan.html").read_text(encoding="utf-8")
+    assert json.loads((public / "result.json").read_text(encoding="utf-8"))["verdict"]["verdict"] == "aligned"
 
 
 def test_a_tree_that_is_missing_is_asked_for(recipe, capsys):
