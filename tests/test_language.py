@@ -130,3 +130,21 @@ def test_markdown_keeps_its_marks_and_its_code():
     text = "## What to do\n\n- **Do:** `no` \\| no\\_x\n\n| status |\n|---|\n| fail |\n"
     shown = language.translate_markdown(text, "zh", escape=str)
     assert shown == "## 处理建议\n\n- **处理：** `no` \\| no\\_x\n\n| 状态 |\n|---|\n| 超限 |\n"
+
+
+ROOT = resources.directory("conf").parent
+CHINESE_PAGES = [ROOT / "README.zh.md", *sorted(set(ROOT.glob("docs/zh/*.md")) - {ROOT / "docs/zh/glossary.md"})]
+BLOCK = re.compile(r"^```(?:bash|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", CHINESE_PAGES, ids=lambda path: path.name)
+def test_commands_of_a_chinese_page_are_those_of_the_english_one(page):
+    """They are run there; and each link leads to a file."""
+    english = ROOT / "README.md" if page.name == "README.zh.md" else ROOT / "docs" / page.name
+    commands, known = (
+        [re.sub(r"\s+#.*", "", line) for block in BLOCK.findall(one.read_text(encoding="utf-8")) for line in block.splitlines()]
+        for one in (page, english)
+    )
+    assert [line for line in commands if line not in known] == []
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
