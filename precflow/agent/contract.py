@@ -35,6 +35,7 @@ PADDING = "padding-"  # entries of a shard whose keys begin with this only keep 
 
 HEADER_FILE = "dump.json"  # written last: a dump without it is incomplete
 STEP_FILE = "step.json"  # in a step's folder, written last: a step without it is incomplete
+SOURCES_FILE = "sources.json"  # beside the header: name -> text of the imported sources of model and script
 ERROR_FILE = "error.json"  # written instead of the header when the workload raised
 FACTS_FILE = "facts.json"  # what actions "environment" and "machine" write
 LOG_FILE = "agent.log"

@@ -115,7 +115,8 @@ class Environment:
     same: tuple[str, ...] = key(
         SAME_AT_START,
         "What must be the same on both sides: `weights`, `inputs`, `torch`, `python`, or the name of an installed package. "
-        "A difference is a finding; where weights or inputs differ, no tensor is compared and the run is inconclusive.",
+        "A difference is a finding; where weights or inputs differ, no tensor is compared and the run is inconclusive, and so "
+        "it is for `sources`, `hyperparameters` and `data_order` where they are named.",
         "[weights, inputs, transformers]",
     )
 

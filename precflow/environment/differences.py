@@ -8,6 +8,7 @@ from typing import Any
 
 from precflow import keys
 from precflow.agent import redaction
+from precflow.environment.program import BATCHES, find_first_other_batch
 
 ABSENT = "(absent)"
 _EXPECTED = re.compile(
@@ -18,7 +19,10 @@ _EXPECTED = re.compile(
 # What belongs to a kind of device: another kind does not have it, and so does not differ in it.
 _OF_A_DEVICE = re.compile(r"(device|switches)\..*|packages\.torch-npu")
 _FIRST = ("torch.version", "packages.torch-npu", "python.version")
-_SECTIONS = ("device", "switches", "variables", "torch", "python", "system", "packages")
+_SECTIONS = (
+    *("device", "switches", "variables", "hyperparameters", "loaders", BATCHES, "sources"),
+    *("torch", "python", "system", "packages"),
+)
 _COMPUTE = ("torch", "torch-npu", "transformers", "diffusers", "tokenizers", "numpy", "accelerate", "safetensors")
 _REDUCED = re.compile(r"tf32|hf32|matmul_precision|cube_math", re.IGNORECASE)
 _CONVOLUTION = re.compile(r"conv|cudnn", re.IGNORECASE)
@@ -48,7 +52,10 @@ def find_differences(
     if here.get("device.kind") != there.get("device.kind"):
         changed = {name: pair for name, pair in changed.items() if ABSENT not in pair or not _OF_A_DEVICE.fullmatch(name)}
     ordered = sorted(changed, key=lambda name: (_measure_importance(name, wanted), name))
-    return {name: changed[name] for name in ordered if changed[name][0] != changed[name][1]}
+    first = find_first_other_batch(reference, target)
+    kept = {} if first is None else {f"{BATCHES}.{first[0]}": first[1]}  # from there on all differ
+    found = {name: changed[name] for name in ordered if changed[name][0] != changed[name][1]}
+    return {name: kept.get(name, pair) for name, pair in found.items() if not name.startswith(f"{BATCHES}.") or name in kept}
 
 
 def find_changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -11,6 +11,7 @@ from precflow.agent.contract import CHECKED
 from precflow.dumps.batches import CALLS, CHOICE, ELSEWHERE, STALE, Given
 from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.starting_weights import TiedWeight
+from precflow.environment.program import describe_other_program
 
 _SHOWN = 5
 _STEP = re.compile(r"(?:rank\d+\.)?step(\d+)\.")  # of the names of a script's inputs
@@ -49,7 +50,8 @@ def find_blockers(reference: Header, target: Header, same: Sequence[str]) -> lis
     ]
     if reference.script and target.script and different[-1:] and "inputs" in same:
         different[-1] = _describe_batches(reference.inputs, target.inputs) or different[-1]
-    return blockers + [text for text in different if text]
+    other = [] if is_foreign else describe_other_program(reference.facts, target.facts, same)
+    return blockers + [text for text in different if text] + other
 
 
 def find_unknown(reference: Header, target: Header) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from precflow.diagnosis.training.gradients import GradientRow
 from precflow.diagnosis.training.phases import PhaseState
 from precflow.diagnosis.training.procedure import Check
 from precflow.environment.known_issues import MetIssue
+from precflow.environment.program import SourceDifference
 from precflow.judgement.verdicts import Verdict
 from precflow.report.row import Row
 from precflow.task.outcome import TaskOutcome
@@ -122,6 +123,7 @@ class ReportModel:
         groups: All records by module, operator, type and phase; empty if nothing was compared.
         known_issues: What is publicly known of the versions of both sides, first what is about a finding.
         language: Language of page and Markdown: ``en``, ``zh``, or ``both``. The model itself is English.
+        sources: Imported sources of model and script that differ between the sides, line by line.
         roles_left_out: Role -> those of them that were judged; every count of records includes them.
     """
 
@@ -158,4 +160,5 @@ class ReportModel:
     rows_left_out: int = 0
     known_issues: tuple[MetIssue, ...] = ()
     language: str = "en"
+    sources: tuple[SourceDifference, ...] = ()
     roles_left_out: Mapping[str, int] = field(default_factory=dict)

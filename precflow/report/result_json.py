@@ -79,6 +79,7 @@ def build_document(model: ReportModel) -> dict[str, Any]:
             name: {"reference": reference, "target": target} for name, (reference, target) in model.differences.items()
         },
         "known_issues": make_strict(model.known_issues),
+        "sources": make_strict(model.sources),
         "stages": make_strict(model.stages),
         "groups": make_strict(model.groups),
         "columns": list(model.columns),

@@ -34,6 +34,7 @@ from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.protocol import Dump
 from precflow.environment.differences import find_differences
 from precflow.environment.known_issues import GROUP, MetIssue, load_issues, meet, side_of
+from precflow.environment.program import SourceDifference, compare_sources, read_sources
 from precflow.environment.versions import list_versions
 from precflow.judgement.curves import judge_curves_alone
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
@@ -96,6 +97,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
         rows=rows,
         differences=differences,
         known_issues=_meet_issues(job, dict(headers), findings),
+        sources=_compare_programs(reference, target),
         columns=tuple(job.config.report.columns),
         language=job.config.report.language,
         emulation=str(target.header.emulate.get("name", "")),
@@ -125,6 +127,12 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
         groups=group_rows(rows),
         details=detail_worst(reference, target, rows) if detailed else (),
     )
+
+
+def _compare_programs(reference: Dump, target: Dump) -> tuple[SourceDifference, ...]:
+    """Return the sources that the sides do not have in common."""
+    texts = (read_sources(reference.path), read_sources(target.path))
+    return compare_sources(reference.header.facts, target.header.facts, texts)
 
 
 def build_curves_model(

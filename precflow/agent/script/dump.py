@@ -53,6 +53,7 @@ from precflow.agent.session.changes import Changed, Seeds, count_compiled
 from precflow.agent.session.dump import make_random_numbers, open_writer
 from precflow.agent.session.failed_call import describe_failure
 from precflow.agent.session.noise import OF_WORKLOAD, write_outcome
+from precflow.agent.session.program import find_loaders, find_settings, find_sources, name_loaders, write_sources
 
 if TYPE_CHECKING:
     from precflow.agent.devices.protocol import Device
@@ -141,6 +142,7 @@ class ScriptDump:
         self._trace = Trace(device)  # of one step, if there is a plain run that it is compared with
         self._compared: Optional[int] = None  # that step
         self._seeds: Dict[str, Any] = {"torch": None, "sites": []}
+        self._program: Dict[str, Any] = {}  # its settings, and how it reads its data
         self._is_sealed = False
         self._problem: Optional[AgentError] = None  # why it could not be sealed when the script was to be stopped
 
@@ -180,6 +182,8 @@ class ScriptDump:
         """Note the seed of the script, and say which step is recorded; after the first step, refuse a fault without a place."""
         if number == 0:
             self._seeds["torch"] = torch.initial_seed()
+            # Before the script ends: what only its functions hold is gone then.
+            self._program = {"hyperparameters": find_settings(self._words), "loaders": name_loaders(find_loaders())}
         if number == 1:  # the first step has called every model
             faults.refuse_misplaced(self._request, [model.top for model in self._watcher.models])
         if number in self._request.capture.step:
@@ -248,6 +252,7 @@ class ScriptDump:
             self._writer,
             {
                 **header,
+                "facts": {**header["facts"], **self._describe_program()},
                 "dtype": self._dtype(),
                 "losses": [sum(watcher.losses[step]) for step in sorted(watcher.losses)],
                 "loss_steps": sorted(watcher.losses),
@@ -266,6 +271,15 @@ class ScriptDump:
             },
         )
         self._is_sealed = True
+
+    def _describe_program(self) -> Dict[str, Any]:
+        """Return what the facts of this side say about its program, and write its sources beside the dump."""
+        if rank_of(self._request):
+            return {}
+        sources = {**find_sources([model.top for model in self._watcher.models]), **self._find_modules()}
+        sources = {name: path for name, path in sources.items() if os.path.isfile(path)}
+        digests = write_sources(self._request.output, sources)
+        return {**self._program, "batches": self._watcher.order, "sources": digests}
 
     def _find_seeded(self) -> List[str]:
         """Return the generators that drew from the seed of the recipe: the script has not seeded them itself."""

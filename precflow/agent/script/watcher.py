@@ -41,6 +41,7 @@ from precflow.agent.script.models import Model, Models, describe_parameter, is_s
 from precflow.agent.script.scalers import Scalers
 from precflow.agent.script.steps import Steps
 from precflow.agent.session import determinism, workload_model
+from precflow.agent.session.program import MOST_STEPS, digest_batch
 
 if TYPE_CHECKING:
     from precflow.agent.capture.recorder import Recorder
@@ -111,6 +112,7 @@ class Watcher:
         weights: Entries of the weights before the first step, by name; a model without them was met later.
         devices: Kinds of devices that weights were on in calls that were recorded.
         inputs: Entries of the inputs of each recorded call of a model, by name.
+        order: Step -> digest of the first batch that a model was given in it, of the first steps.
         losses: Losses of the recorded steps: step -> each number that ``backward`` was called on, one for a micro batch.
         dropouts: Names of the modules whose dropout was removed and would have acted: they ran in training mode.
     """
@@ -131,6 +133,7 @@ class Watcher:
         self.weights: Dict[str, Any] = {}
         self.devices: Set[str] = set()
         self.inputs: Dict[str, Any] = {}
+        self.order: Dict[str, str] = {}
         self.losses: Dict[int, List[float]] = {}
         self.dropouts: List[str] = []
         self._idle_dropouts: Dict[str, torch.nn.Module] = {}  # whose dropout was removed, and that have not run in training yet
@@ -207,9 +210,10 @@ class Watcher:
         elif self.steps.begin_forward():
             self._begin_step()
         self._seen.add(model.name)
-        if self._recording is None and self._batches is None:
-            return None
-        return self._take_call(model, RunningCall(module, positional, _find_keywords(frame)))
+        call = RunningCall(module, positional, _find_keywords(frame))
+        if self._recording is None:
+            self._note_order(model, call)
+        return self._take_call(model, call) if self._recording is not None or self._batches is not None else None
 
     def _after_forward(self, module: torch.nn.Module, positional: Any, result: Any) -> None:
         del positional
@@ -296,17 +300,40 @@ class Watcher:
 
     def _hash_inputs(self, model: Model, call: RunningCall) -> None:
         """Hash what a model is given: sides that were fed different batches cannot be compared."""
+        entries = self._read_batch(model, call)
+        if not entries:
+            return
+        self._note_batch(entries)
+        name = ("rank%d." % self.settings.rank if self.settings.rank else "") + "step%d" % self.steps.number
+        name += ".call%d" % self._calls if self._calls else ""
+        self._calls += 1
+        prefix = join_names(name, model.name)
+        self.inputs.update({join_names(prefix, path): entry for path, entry in entries.items()})
+
+    @staticmethod
+    def _read_batch(model: Model, call: RunningCall) -> Dict[str, Any]:
+        """Return the entries of what a model is given, by path; none for a loss, which is given what a model has computed."""
         if not any(True for _ in model.top.parameters()):
-            return  # a loss is given what a model has computed
+            return {}
         given: Dict[Any, Any]
         try:
             given = dict(inspect.signature(unwrap(call.module).forward).bind(*call.positional, **call.keywords).arguments)
         except (TypeError, ValueError):  # the arguments do not fit; the call itself will raise the error
             given = {**dict(enumerate(call.positional)), **call.keywords}
-        name = ("rank%d." % self.settings.rank if self.settings.rank else "") + "step%d" % self.steps.number
-        name += ".call%d" % self._calls if self._calls else ""
-        self._calls += 1
-        self.inputs.update(workload_model.hash_inputs(given, join_names(name, model.name))["entries"])
+        entries: Dict[str, Any] = workload_model.hash_inputs(given)["entries"]
+        return entries
+
+    def _note_order(self, model: Model, call: RunningCall) -> None:
+        """Note the first batch of a step that is not recorded."""
+        if self.steps.number < MOST_STEPS and "step %04d" % self.steps.number not in self.order:
+            with self._quietly():
+                self._note_batch(self._read_batch(model, call))
+
+    def _note_batch(self, entries: Dict[str, Any]) -> None:
+        """Note the digest of the first batch of a step: two sides that read their data in another order are told apart."""
+        step = "step %04d" % self.steps.number
+        if entries and self.steps.number < MOST_STEPS and step not in self.order:
+            self.order[step] = digest_batch(entries)
 
     # Steps
 

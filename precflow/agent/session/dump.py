@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence, Tuple
@@ -23,6 +24,7 @@ from precflow.agent.session.changes import Changed, Seeds
 from precflow.agent.session.failed_call import describe_failure
 from precflow.agent.session.given_choices import GivenChoices
 from precflow.agent.session.given_inputs import give_inputs
+from precflow.agent.session.program import find_sources, write_sources
 from precflow.agent.session.random_numbers import RandomNumbers
 from precflow.agent.session.training import Training
 from precflow.agent.session.user_code import describe_error
@@ -52,7 +54,11 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
         extend_path(request.import_paths, request.workload)
         with explain_user_errors():
             run = RunContext(request, device, where, events, make_random_numbers(request))
-            header = record(run, prepare(run), writer)
+            workload = prepare(run)
+            header = record(run, workload, writer)
+            if not rank_of(request):
+                sources = find_sources([workload.model], [os.getcwd(), *request.import_paths])
+                header["facts"]["sources"] = write_sources(request.output, sources)
         events.report_progress("seal", "writing the header")
         rank_group.seal(request, writer, {**header, "seconds": dict(events.seconds)})
 
