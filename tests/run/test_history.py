@@ -137,3 +137,14 @@ def test_what_cannot_be_shown(runs, capsys, words, said):
 def test_a_number_that_is_none_is_kept_as_none():
     state = histories.RecordState("nonfinite", "relative_l2", math.nan, math.nan, math.nan, math.inf)
     assert histories._make_point("x", state) == histories.RecordPoint("x", "nonfinite", "relative_l2", None, None)
+
+
+def test_a_notebook_about_a_run_shows_its_history(runs, tmp_path, monkeypatch):
+    assert cli.main(["notebook", "compare_dumps@1", "--output", "notes/run.ipynb"]) == 0
+    names = {}
+    monkeypatch.chdir(tmp_path / "notes")
+    for cell in json.loads(Path("run.ipynb").read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert names["result"].verdict == "misaligned"
+    assert names["history"].frame()["run"].tolist() == [1, 2, 3]
