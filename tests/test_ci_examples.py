@@ -1,6 +1,7 @@
-"""The files for continuous integration are what GitHub and GitLab read, and their commands run."""
+"""The files for GitHub, GitLab and citation are what these read, and the commands of continuous integration run."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,19 +12,42 @@ import yaml
 from check_jsonschema.cli import main as check
 from click.testing import CliRunner
 
-CI = Path(__file__).parents[1] / "docs" / "ci"
-GITHUB, GITLAB = CI / "github.yml", CI / "gitlab.yml"
+import precflow
+
+ROOT = Path(__file__).parents[1]
+GITHUB, GITLAB = ROOT / "docs" / "ci" / "github.yml", ROOT / "docs" / "ci" / "gitlab.yml"
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
+
+
+def keeps(schema, file):
+    return CliRunner().invoke(check, ["--builtin-schema", f"vendor.{schema}", str(file)]).exit_code == 0
+
+
+def test_citation_and_forms_of_issues_are_what_github_reads():
+    assert keeps("citation-file-format", ROOT / "CITATION.cff")
+    assert [file.name for file in FORMS if not keeps("github-issue-forms", file)] == []
+    assert keeps("github-issue-config", ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml")
+    assert len(FORMS) == 3
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == precflow.__version__
+
+
+def test_the_nightly_tries_every_extra():
+    declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8").split("[project.optional-dependencies]")[1].split("\n[")[0]
+    extras = set(re.findall(r"^(\w+) = \[", declared, re.MULTILINE))
+    nightly = (ROOT / ".ci" / "nightly").read_text(encoding="utf-8")
+    tried = set(re.search(r"for extra in ([\w ]+);", nightly)[1].split())
+    assert tried == extras - {"test", "lint"}
+    assert subprocess.run(["bash", "-n", ROOT / ".ci" / "nightly"]).returncode == 0
+    trial = (ROOT / ".ci" / "try_extra.py").read_text(encoding="utf-8")
+    assert [extra for extra in tried if f'"{extra}": [' not in trial] == []
 
 
 @pytest.mark.parametrize(("file", "schema"), [(GITHUB, "github-workflows"), (GITLAB, "gitlab-ci")])
 def test_the_file_is_what_its_runner_reads(file, schema, tmp_path):
-    def problems(path):
-        return CliRunner().invoke(check, ["--builtin-schema", f"vendor.{schema}", str(path)]).exit_code
-
-    assert problems(file) == 0
+    assert keeps(schema, file)
     broken = tmp_path / "broken.yml"
     broken.write_text(file.read_text(encoding="utf-8").replace("when: always", "when: somtimes").replace("runs-on", "runs_on"))
-    assert problems(broken) == 1
+    assert not keeps(schema, broken)
 
 
 @pytest.mark.slow
