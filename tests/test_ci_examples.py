@@ -36,7 +36,7 @@ def test_the_nightly_tries_every_extra():
     extras = set(re.findall(r"^(\w+) = \[", declared, re.MULTILINE))
     nightly = (ROOT / ".ci" / "nightly").read_text(encoding="utf-8")
     tried = set(re.search(r"for extra in ([\w ]+);", nightly)[1].split())
-    assert tried == extras - {"test", "lint"}
+    assert tried == extras - {"test", "lint", "docs"}  # these are for those who change precflow
     assert subprocess.run(["bash", "-n", ROOT / ".ci" / "nightly"]).returncode == 0
     trial = (ROOT / ".ci" / "try_extra.py").read_text(encoding="utf-8")
     assert [extra for extra in tried if f'"{extra}": [' not in trial] == []
