@@ -495,7 +495,9 @@ def _check_side(name: str, side: Side) -> PathProblems:
     if side.launcher and not known_after_setup and side.launcher[0] != "{command}":
         expected = "the program that starts the agent"
         yield from _check_path((name, "launcher", "0"), side.launcher[0], _PROGRAM, expected, side.variables.get("PATH"))
-    if side.interpreter:
+    if side.interpreter and not (
+        side.launcher and not Path(side.interpreter).expanduser().exists()
+    ):  # it may be in a container
         expected = "the Python of this side, such as /usr/bin/python3"
         yield from _check_path((name, "interpreter"), side.interpreter, _PROGRAM, expected)
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precflow.agent import redaction
 from precflow.agent.variables import select_recorded
 from precflow.config.schema import Side
 from precflow.errors import SideError
@@ -48,6 +49,7 @@ _OF_TOOLKIT = ("version.cfg", "compiler/version.info", "runtime/version.info", "
 _USUAL_TOOLKIT = "/usr/local/Ascend/ascend-toolkit/latest"
 _NODES = ("nvidia[0-9]*", "davinci[0-9]*", "davinci_manager", "dri/renderD*", "kfd")
 _LONGEST = 1 << 20  # most bytes read from a version file
+_UNKNOWN: Mapping[str, Any] = {"version": "", "packages": {}, "origins": {}}  # of an interpreter that is not here
 _PROBE_TIMEOUT = 30.0  # seconds until the probe is given up: a network file system may be slow
 
 
@@ -57,15 +59,19 @@ def take_fingerprint(side: Side) -> dict[str, Any]:
     Returns:
         ``interpreter`` (path with links resolved, version), ``packages`` (distribution -> version), ``accelerators`` (device
         nodes), ``drivers`` (version file of a driver or toolkit -> checksum), ``machine``, and ``variables`` that matter.
+        Behind a launcher the side may be in a container or on another machine, of which none of this says anything:
+        ``launcher`` has its words, so that another image is another side.
 
     Raises:
         SideError: The interpreter is missing, cannot be executed or does not answer.
     """
-    executable = find_interpreter(side)
+    elsewhere = _is_elsewhere(side)
+    executable = side.interpreter if elsewhere else find_interpreter(side)
     everything = {**os.environ, **{name: str(value) for name, value in side.variables.items()}}
-    probed = _probe(executable, everything.get("PYTHONPATH", ""))
+    probed = _UNKNOWN if elsewhere else _probe(executable, everything.get("PYTHONPATH", ""))
     return {
-        "interpreter": {"path": str(Path(executable).resolve()), "version": probed["version"]},
+        **({"launcher": [redaction.redact_word(word) for word in side.launcher]} if side.launcher else {}),
+        "interpreter": {"path": executable if elsewhere else str(Path(executable).resolve()), "version": probed["version"]},
         "packages": probed["packages"],
         "accelerators": sorted(node.name for pattern in _NODES for node in Path("/dev").glob(pattern)),
         "drivers": find_drivers(everything),
@@ -80,8 +86,13 @@ def find_origins(side: Side, packages: Sequence[str]) -> dict[str, list[str]]:
     Raises:
         SideError: The interpreter is missing, cannot be executed or does not answer.
     """
-    origins: dict[str, list[str]] = _probe(find_interpreter(side), "", packages)["origins"]
+    origins: dict[str, list[str]] = {} if _is_elsewhere(side) else _probe(find_interpreter(side), "", packages)["origins"]
     return origins
+
+
+def _is_elsewhere(side: Side) -> bool:
+    """Tell whether a side's interpreter is where its launcher leads, such as in a container, and not here."""
+    return bool(side.launcher and side.interpreter) and shutil.which(str(Path(side.interpreter).expanduser())) is None
 
 
 def find_drivers(variables: Mapping[str, str]) -> dict[str, str]:

@@ -85,3 +85,9 @@ def test_the_interpreter_tells_where_a_package_lies():
     found = find_origins(Side(), ["precflow", "typing_extensions", "absent_altogether"])
     assert Path(found["precflow"][0]).samefile(Path(precflow.__file__).parent)
     assert set(found) == {"precflow", "typing_extensions"}
+
+
+def test_behind_a_launcher_another_image_is_another_side_and_its_python_is_not_looked_for():
+    old, new = (Side(launcher=("docker", "run", image), interpreter="/in/the/image/python") for image in ("app:1", "app:2"))
+    assert take_fingerprint(old) == take_fingerprint(old) != take_fingerprint(new)
+    assert find_origins(old, ["torch"]) == {}
