@@ -344,7 +344,7 @@ class Determinism:
     data: str = key(
         "script",
         "Whose batches the target computes on: those that its script reads, or, with `recorded`, those that the models of the "
-        "reference's script were given, up to the last recorded step. Only where the model computes its loss itself.",
+        "reference's script were given, up to the last recorded step, with what the script computes its losses with.",
         RECORDED,
     )
     observer: str = key(

@@ -1,7 +1,7 @@
 """``data: recorded``: what the reference's script gives to its models is kept, and given to the models of the target.
 
-A batch is exchanged where a model is called. Labels that the script itself compares the output with are not seen there, so this
-is right only where the model computes its loss itself, as those of transformers do; :meth:`Batches.check_loss` makes sure.
+A batch is exchanged where a model is called. What the script itself compares the output with, such as labels, is exchanged
+where that is done, see :mod:`loss_data`. :meth:`Batches.check_loss` makes sure that nothing else is in the loss.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from precflow.agent.dump.shard import ShardFile, TensorEntry, storable
 from precflow.agent.dump.write_errors import write_error
 from precflow.agent.failures import AgentError
 from precflow.agent.measure.content_id import has_plain_bytes
-from precflow.agent.session.training import find_own_loss
 from precflow.agent.session.workload_model import map_tensors
 
 _NO_LIMIT = 1 << 62  # bytes: one file holds one call
@@ -39,19 +38,22 @@ class Batches:
         calls: Number of calls of models so far.
         different: Calls among them whose batch was another one than the recorded one.
         losses: Number of losses of which is known that a model has computed them.
+        other_data: Tensors that the script computes its losses with, and that were other ones than the recorded.
         problem: Why this cannot be done; it was raised in the script, which may have caught it.
+        folder: Where they lie.
+        feeds: They are there, and given to the models; otherwise they are written.
     """
 
     def __init__(self, folder: str, *, feeds: bool, rank: int) -> None:
-        self.calls = self.different = self.losses = 0
+        self.calls = self.different = self.losses = self.other_data = 0
         self.problem: Optional[AgentError] = None
-        self._folder = os.path.join(folder, BATCHES_FOLDER, "rank%d" % rank)
-        self._feeds = feeds
-        self._own_losses: List[Any] = []  # autograd nodes of the losses that models have returned in this step
+        self.folder = os.path.join(folder, BATCHES_FOLDER, "rank%d" % rank)
+        self.feeds = feeds
+        self._made: List[Any] = []  # autograd nodes of what models have returned in this step
 
     def begin_step(self) -> None:
-        """Forget the losses of the step before."""
-        self._own_losses.clear()
+        """Forget what models have returned in the step before."""
+        self._made.clear()
 
     def exchange(self, step: int, call: int, positional: Sequence[Any], keywords: Dict[str, Any]) -> Optional[Tuple[Any, ...]]:
         """Keep what a model is given, or replace it.
@@ -73,39 +75,38 @@ class Batches:
         place = "call %d of step %d" % (call, step)
         self._check(tensors, place)
         self.calls += 1
-        path = os.path.join(self._folder, "step%d.call%d.safetensors" % (step, call))
-        if not self._feeds:
-            _write(path, tensors)
+        path = os.path.join(self.folder, "step%d.call%d.safetensors" % (step, call))
+        if not self.feeds:
+            write_tensors(path, tensors)
             return None
         if not os.path.exists(path):
-            raise self._fail("the reference's script has made no %s, so there is no batch for it" % place)
+            raise self.fail("the reference's script has made no %s, so there is no batch for it" % place)
         recorded = read_tensors(path)
         if set(recorded) != set(tensors):
             texts = [", ".join(sorted(names)) for names in (recorded, tensors)]
-            raise self._fail("%s was given %s on the reference, and %s here" % (place, *texts))
-        fresh = {name: _place(value, tensors[name]) for name, value in recorded.items()}
+            raise self.fail("%s was given %s on the reference, and %s here" % (place, *texts))
+        fresh = {name: place_like(value, tensors[name]) for name, value in recorded.items()}
         same = [value.shape == tensors[name].shape and torch.equal(value, tensors[name]) for name, value in fresh.items()]
         self.different += not all(same)
         order = iter(tensors)
         changed = {name: map_tensors(value, lambda _: fresh[next(order)]) for name, value in given.items()}
         if next(order, None) is not None:
-            raise self._fail("%s is given tensors in a container that cannot be rebuilt" % place)
+            raise self.fail("%s is given tensors in a container that cannot be rebuilt" % place)
         keywords.update({name: changed[name] for name in keywords})
         return tuple(changed[number] for number in range(len(positional)))
 
-    def note_output(self, output: Any) -> None:
-        """Note the loss in what a model has returned."""
-        loss = find_own_loss(output)
-        if isinstance(loss, torch.Tensor) and loss.grad_fn is not None:
-            self._own_losses.append(loss.grad_fn)
+    def note_made(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that a model has returned."""
+        if tensor.grad_fn is not None:
+            self._made.append(tensor.grad_fn)
 
     def check_loss(self, loss: torch.Tensor) -> None:
-        """Make sure that everything in a loss was computed by models: all ways through its graph lead to their own losses.
+        """Make sure that everything in a loss was computed by models, or from what they have made by functions that are seen.
 
         Raises:
-            AgentError: ``workload``: the script itself computes a part of it.
+            AgentError: ``workload``: a part of it was not.
         """
-        own = {id(node) for node in self._own_losses}
+        own = {id(node) for node in self._made}
         seen: Set[int] = set()
         waiting: List[Any] = [loss.grad_fn]
         kept: List[Any] = []  # torch makes the object of a node anew if nobody holds it, and ids are used again
@@ -116,7 +117,10 @@ class Batches:
             seen.add(id(node))
             kept.append(node)
             if hasattr(node, "variable"):  # the end of a way, at a parameter
-                raise self._fail("the script computes its loss outside of its model, from data that are not exchanged")
+                raise self.fail("a part of the loss comes from no call of a model, and the data in it are not exchanged")
+            if isinstance(node, torch.autograd.function.BackwardCFunction):
+                words = "the script computes its loss by %s, and what that is given is not seen"
+                raise self.fail(words % type(node).__name__.replace("Backward", ""))
             waiting += [each for each, _ in node.next_functions]
         self.losses += 1
 
@@ -129,24 +133,26 @@ class Batches:
         if self.problem is not None:
             raise self.problem
         if not self.calls:
-            raise self._fail("no call of a model was seen that a batch could be given to")
+            raise self.fail("no call of a model was seen that a batch could be given to")
         if not self.losses:
-            raise self._fail("no loss was seen that backward is called on, so nobody knows what it is computed from")
+            raise self.fail("no loss was seen that backward is called on, so nobody knows what it is computed from")
 
     def describe(self) -> Dict[str, Any]:
         """Return what the header says."""
-        return {"kind": "fed" if self._feeds else "kept", "calls": self.calls, "different": self.different}
+        described = {"kind": "fed" if self.feeds else "kept", "calls": self.calls, "different": self.different}
+        return {**described, **({"other_data": self.other_data} if self.other_data else {})}
 
     def _check(self, tensors: Mapping[str, torch.Tensor], place: str) -> None:
         if not tensors:
-            raise self._fail("%s of a model is given no tensor that can be seen" % place)
+            raise self.fail("%s of a model is given no tensor that can be seen" % place)
         for name, tensor in tensors.items():
             if tensor.requires_grad:
-                raise self._fail("%s is given %s, which another model has computed" % (place, name))
+                raise self.fail("%s is given %s, which another model has computed" % (place, name))
             if not has_plain_bytes(tensor) or not storable(tensor.dtype):
-                raise self._fail("%s is given %s as %s, which cannot be stored" % (place, name, tensor.dtype))
+                raise self.fail("%s is given %s as %s, which cannot be stored" % (place, name, tensor.dtype))
 
-    def _fail(self, message: str) -> AgentError:
+    def fail(self, message: str) -> AgentError:
+        """Return the error to raise, and keep it."""
         self.problem = AgentError("workload", "determinism.data=recorded cannot be done: " + message, _INSTEAD)
         return self.problem
 
@@ -180,7 +186,12 @@ def _read_tensor(data: bytes, entry: Mapping[str, Any], checksum: Optional[str])
     return flat.reshape(entry["shape"])
 
 
-def _write(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_tensors(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors by name.
+
+    Raises:
+        WriteError: They cannot be written.
+    """
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shard = ShardFile(path, _NO_LIMIT)
@@ -191,6 +202,6 @@ def _write(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
         raise write_error(error, path, 0) from error
 
 
-def _place(recorded: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def place_like(recorded: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a recorded tensor on the device of another one; a floating one in its type too."""
     return recorded.to(like.device, like.dtype if like.is_floating_point() else recorded.dtype)

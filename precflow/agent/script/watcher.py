@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from types import FrameType
 from typing import (
     TYPE_CHECKING,
@@ -36,6 +36,7 @@ from precflow.agent.capture.module_hooks import Hook, RunningCall
 from precflow.agent.capture.wrappers import is_compiled, is_compiling, unwrap
 from precflow.agent.contract import join_names
 from precflow.agent.script.launch import Stopper
+from precflow.agent.script.loss_data import LossData
 from precflow.agent.script.losses import Losses
 from precflow.agent.script.models import Model, Models, describe_parameter, is_stepped, is_trained, list_held
 from precflow.agent.script.scalers import Scalers
@@ -139,6 +140,8 @@ class Watcher:
         self._idle_dropouts: Dict[str, torch.nn.Module] = {}  # whose dropout was removed, and that have not run in training yet
         self.settings, self._recorder, self._writer, self._listener = settings, recorder, writer, listener
         self._batches = batches
+        quiet: ContextManager[Any] = nullcontext() if recorder is None else recorder.without_recording()
+        self._loss_data = None if batches is None else LossData(batches, quiet, self._is_outside)
         self._process, self._thread = os.getpid(), threading.get_ident()
         self._global = ExitStack()  # hooks of the whole run
         self._step = ExitStack()  # what a recorded step has set up
@@ -147,6 +150,7 @@ class Watcher:
         self._seen: Set[str] = set()  # names of modules that ran in a recorded step, and of models that ran at all
         self._outermost: Optional[torch.nn.Module] = None  # the module whose call is outermost now
         self._is_ignored = False  # the outermost call is an evaluation
+        self._is_loss = False  # the outermost call is that of a module without parameters
         self._calls = 0  # of models in this step, where their inputs are hashed
         self._exchanged = 0  # the same, where batches are kept or replaced
         self._optimizer_calls = 0  # from the beginning of the script
@@ -171,6 +175,8 @@ class Watcher:
     def __exit__(self, *error: object) -> None:
         """Take every hook off; the step that is open ends."""
         self._global.close()
+        if self._loss_data is not None and error[0] is None:
+            self._loss_data.finish_step()
         self._end_step()
 
     def _listen(self) -> None:
@@ -198,6 +204,7 @@ class Watcher:
         self._note_dropouts(model)
         is_evaluation = self._is_evaluation(module, model)
         self._outermost, self._is_ignored = module, is_evaluation and not self.settings.evaluation
+        self._is_loss = not any(True for _ in model.top.parameters())
         if self._is_ignored:
             self.evaluations += 1
             if self._recording is not None and self._recorder is not None:
@@ -220,8 +227,8 @@ class Watcher:
         if is_compiling() or module is not self._outermost or not self._is_mine():
             return
         self._outermost = None
-        if self._batches is not None and not self._is_ignored:
-            self._batches.note_output(result)
+        if self._loss_data is not None and not (self._is_ignored or self._is_loss):
+            self._loss_data.note_output(result)
         if self._is_ignored and self._recording is not None and self._recorder is not None and not self.steps.has_stepped:
             self._recorder.resume()
         if self.settings.evaluation and not self._is_ignored and not torch.is_grad_enabled():
@@ -345,6 +352,7 @@ class Watcher:
             self._scalers.find() if number <= 1 else self._scalers.begin_step()  # some are made after the first forward
         if self._batches is not None:
             self._batches.begin_step()
+            self._begin_loss_data(number)
         if self._listener is not None:
             self._listener.begin_step(number)
         if self._recorder is None or number not in self.settings.steps:
@@ -363,6 +371,22 @@ class Watcher:
         self._step.callback(self._note_loss, losses)
         losses.start()
         self._step.callback(losses.stop)
+
+    def _begin_loss_data(self, number: int) -> None:
+        """Listen to what losses are computed with, up to the last recorded step."""
+        if self._loss_data is None:
+            return
+        self._loss_data.begin_step(number)
+        if number == 0:
+            self._loss_data.start()
+            self._global.callback(self._loss_data.stop)
+        elif number > max(self.settings.steps):
+            self._loss_data.stop()
+
+    def _is_outside(self) -> bool:
+        """Tell whether the script itself computes, or a loss module, and no model and no optimizer."""
+        in_model = self._outermost is not None and (self._is_ignored or not self._is_loss)
+        return not in_model and not self._depth and self._is_mine()
 
     def _end_skipped_step(self) -> None:
         """End a step that a gradient scaler has skipped, when the next iteration begins."""
@@ -499,6 +523,8 @@ class Watcher:
             return
         if not self._is_sealed:
             self._is_sealed = True
+            if self._loss_data is not None:
+                self._loss_data.finish_step()
             self._end_step()
             if self._listener is not None:
                 self._listener.seal()

@@ -1,4 +1,4 @@
-"""The target's model is given the reference's batches; where its loss is computed by the script, that is an error."""
+"""The target's model is given the reference's batches, and the script the labels that it computes its loss with."""
 
 import pytest
 import torch
@@ -22,6 +22,16 @@ class Own(torch.nn.Module):
         return {"loss": loss, "scores": scores}
 
 
+class Hidden(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, scores, labels):
+        return scores.mean() + labels.float().mean()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
 torch.manual_seed(0)
 model = Own()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -40,10 +50,19 @@ import json
 json.dump(losses, open(sys.argv[1], "w"))
 """
 OF_MODEL = 'loss = model(tokens, scale, labels=tokens)["loss"]'
-OF_SCRIPT = (
-    'loss = torch.nn.functional.cross_entropy(model(tokens, scale)["scores"].flatten(0, 1), tokens.flatten())',
-    'output = model(tokens, scale, labels=tokens); loss = output["loss"] + output["scores"].square().mean()',
-)
+LOGITS = 'model(tokens, scale)["scores"].flatten(0, 1)'
+OF_SCRIPT = {  # how a script computes its loss -> tensors that are not those of the reference
+    f"loss = torch.nn.functional.cross_entropy({LOGITS}, tokens.flatten())": 6,
+    f"loss = torch.nn.CrossEntropyLoss()({LOGITS}, target=tokens.flatten())": 6,
+    'output = model(tokens, scale, labels=tokens); loss = output["loss"] + output["scores"].square().mean()': 0,
+    f"loss = torch.zeros(()); mask = tokens.flatten() > 3; loss += ({LOGITS}.sum(1) * mask).sum() / (1 + mask.sum())": 12,
+    f"each = {LOGITS}.square().mean(1); loss = (each / each.detach().max() * torch.rand(1, generator=source)).mean()": 6,
+    f"scaler = torch.amp.GradScaler('cpu', init_scale=2.0); loss = scaler.scale({LOGITS}.square().mean()) * scale": 6,
+}
+REFUSED = {  # what is not seen, or nobody knows
+    f"loss = {LOGITS}.square().mean() + (scale * model.head.weight).sum()": "comes from no call of a model",
+    f"loss = Hidden.apply({LOGITS}, tokens)": "computes its loss by Hidden",
+}
 RECORDED = {"data": "recorded"}
 
 
@@ -62,12 +81,36 @@ def test_the_target_computes_on_the_batches_of_the_reference(script, watch):
     assert fed.dump.header.inputs == reference.dump.header.inputs
 
 
-@pytest.mark.parametrize("loss", OF_SCRIPT)
-def test_a_loss_that_the_script_computes_is_refused(script, watch, loss):
+@pytest.mark.parametrize(("loss", "other"), OF_SCRIPT.items())
+def test_a_loss_that_the_script_computes_is_that_of_the_reference(script, watch, loss, other):
+    path, capture = script(SCRIPT.replace("LOSS", loss)), {"step": [0, 2], "level": ["module"]}
+    reference = watch(path, "a", side="reference", folder="reference", determinism=RECORDED, capture=capture)
+    assert reference.code == 0, (reference.error, reference.log)
+    fed = watch(path, "other", folder="fed", determinism=RECORDED, capture=capture, batches=reference)
+    assert fed.code == 0, (fed.error, fed.log)
+    assert fed.wrote == reference.wrote
+    assert fed.dump.header.script["batches"].get("other_data", 0) == other
+
+
+@pytest.mark.parametrize(("loss", "why"), REFUSED.items())
+def test_a_loss_with_data_that_are_not_seen_is_refused(script, watch, loss, why):
     seen = watch(script(SCRIPT.replace("LOSS", loss)), "a", side="reference", determinism=RECORDED)
     assert seen.code == 2
-    assert "the script computes its loss outside of its model" in seen.error["message"]
+    assert why in seen.error["message"]
     assert "leave determinism.data" in seen.error["next_step"]
+
+
+def test_another_number_in_the_loss_is_refused_and_so_is_another_way_to_compute_it(script, watch):
+    number = f"loss = {LOGITS}.square().mean() * scale.item()"
+    path = script(SCRIPT.replace("LOSS", number))
+    reference = watch(path, "a", side="reference", folder="reference", determinism=RECORDED, capture={"step": [0]})
+    assert reference.code == 0, (reference.error, reference.log)
+    seen = watch(path, "bb", folder="fed", determinism=RECORDED, capture={"step": [0]}, batches=reference)
+    assert "mul, number" in seen.error["message"]
+    assert "is given other numbers than on the reference" in seen.error["message"]
+    other = script(SCRIPT.replace("LOSS", f"loss = ({LOGITS} - scale).square().mean()"), "other.py")
+    seen = watch(other, "bb", folder="other", determinism=RECORDED, capture={"step": [0]}, batches=reference)
+    assert "is not given what it was given on the reference" in seen.error["message"]
 
 
 def test_a_step_that_the_reference_has_not_made_is_named(script, watch):
