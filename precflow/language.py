@@ -126,7 +126,9 @@ class Catalogue:
             said = [self._find(part, also) if part else "" for part in parts] if len(parts) > 1 else []
             if any(said):
                 return joined.join(part if one is None else one for part, one in zip(parts, said, strict=True))
-        return None
+        listed = text.split(", ")
+        said = [self._match(part, also) for part in listed] if len(listed) > 1 else [None]
+        return "、".join(filter(None, said)) if all(said) else None
 
 
 def _join(parts: list[str], said: list[str | None], between: str) -> str:

@@ -37,6 +37,7 @@ def _declare(job: Job) -> Mapping[str, Any]:
     of_team = sorted(map(keys.file_digest, files))  # sorted: the same rules in other folders give the same advice
     return {
         "rules": keys.file_digest(_rule_folder()),
+        "translation": keys.file_digest(resources.directory("conf") / "translation"),  # of evidence in what rules say
         **({"rules of the team": of_team} if of_team else {}),
         "same": list(job.config.environment.same),
         "recipe": job.config.recipe,
