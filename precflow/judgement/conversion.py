@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from precflow import numbers
 from precflow.dumps.header import Header
 from precflow.judgement.verdicts import Verdict
 
@@ -53,6 +54,17 @@ def describe_link(link: Mapping[str, Any]) -> str:
     return f"{name} agrees at {link['tensors']} tensors, the worst at {link['worst']:.0%} of its limit"
 
 
+def describe_elsewhere(header: Header) -> str:
+    """Return in words which nodes of a graph the device has left to the CPU; ``""`` if it has taken all."""
+    operators = header.conversion.get("elsewhere", ())
+    if not operators:
+        return ""
+    kinds = list(dict.fromkeys(operators))
+    more = f" and {len(kinds) - _SHOWN} other kinds" if len(kinds) > _SHOWN else ""
+    nodes = numbers.plural(len(operators), "node")
+    return f"{nodes} of the graph run on the CPU, not on {header.conversion['provider']}: {', '.join(kinds[:_SHOWN])}{more}"
+
+
 def take_links(verdict: Verdict, *headers: Header) -> Verdict:
     """Return a verdict with what the links of its sides say.
 
@@ -60,6 +72,9 @@ def take_links(verdict: Verdict, *headers: Header) -> Verdict:
     named here. A link that could not be compared keeps a run from being aligned. Doing it twice changes nothing.
     """
     links = [link for header in headers for link in read_links(header)]
+    for header in headers:
+        if elsewhere := describe_elsewhere(header):
+            verdict = replace(verdict, warnings=_add(verdict.warnings, elsewhere))
     for link in links:
         said = describe_link(link)
         if link["state"] == BROKEN and link["link"] != "half":

@@ -373,6 +373,7 @@ def describe(request: Request, plain: Any, final: Any) -> Dict[str, Any]:
         "versions": {name: graph.require(name).__version__ for name in ("onnx", "onnxruntime")},
         "nodes": [len(plain.graph.node), len(final.graph.node)],
         "inside_unseen": graph.find_control_flow(plain),
+        "elsewhere": graph.list_elsewhere(final, settings.provider),
     }
 
 

@@ -29,6 +29,7 @@ _LEVELS = {"none": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_E
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a message of protobuf; a larger graph keeps its weights in a file beside it
 _NEWEST_OF_LEGACY = 20  # opset
+_COMPILED = "compiled nodes"  # what ONNX Runtime says of a graph that it cannot write to a file
 _READ = frozenset(  # no sequences and no text, and no bfloat16, which NumPy does not have
     "tensor(%s)" % kind
     for kind in "float16 float double bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 complex64 complex128".split()
@@ -189,14 +190,20 @@ def find_control_flow(model: Any) -> List[str]:
 def optimise(model: Any, level: str, provider: str = CPU) -> Any:
     """Return the graph as ONNX Runtime's optimiser makes it.
 
-    Nodes are fused only while what is between them is no output, so this comes before outputs are added.
+    Nodes are fused only while what is between them is no output, so this comes before outputs are added. A device that compiles
+    the graph, such as OpenVINO's, is given what no device fuses (level basic): how it goes on cannot be written to a file.
     """
     onnx = require("onnx")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "optimised.onnx")
         options = _make_options(level)
         options.optimized_model_filepath = path
-        _open(model, options, provider)
+        try:
+            _open(model, options, provider)
+        except AgentError as error:
+            if provider == CPU or _COMPILED not in error.message:
+                raise
+            return optimise(model, "basic")
         return onnx.load(path)
 
 
@@ -401,14 +408,55 @@ def _open(model: Any, options: Any, provider: str) -> Any:
     if provider not in available:
         message = "conversion.provider: ONNX Runtime has no %s here" % provider
         raise AgentError("device_missing", message, "it has %s" % ", ".join(available))
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
         with _as_source(model) as source:
-            return runtime.InferenceSession(source, options, providers=[provider])
+            session = runtime.InferenceSession(source, options, providers=[provider])
     except AgentError:
         raise
     except Exception as error:
         message = "ONNX Runtime does not take the graph: %s" % str(error).strip()
         raise AgentError("unsupported", message, "the check of ONNX says more: python -m onnx.checker FILE") from error
+    _refuse_fallback(session, provider)
+    return session
+
+
+def _refuse_fallback(session: Any, provider: str) -> None:
+    """Refuse a session in which ONNX Runtime computes everything on the CPU though another device was asked for.
+
+    It does so with no more than a line in its log: a device that does not start, or takes no node of the graph, would look
+    right.
+
+    Raises:
+        AgentError: ``device_missing``.
+    """
+    step = "target.conversion.provider=%s computes there, and says so" % CPU
+    if provider not in session.get_providers():
+        message = "ONNX Runtime could not start %s here, and would compute on the CPU"
+        raise AgentError("device_missing", message % provider, step)
+    nodes = list_nodes(session)
+    if nodes and provider not in nodes:
+        message = "%s takes no node of this graph: ONNX Runtime would compute all of it on %s"
+        raise AgentError("device_missing", message % (provider, ", ".join(sorted(nodes))), step)
+
+
+def list_nodes(session: Any) -> Dict[str, List[str]]:
+    """Return the operators of the nodes that each device computes, by its name; nothing where ONNX Runtime does not tell."""
+    tell = getattr(session, "get_provider_graph_assignment_info", None)
+    found: Dict[str, List[str]] = {}
+    for part in tell() if tell else ():
+        found.setdefault(part.ep_name, []).extend(node.op_type for node in part.get_nodes())
+    return found
+
+
+def list_elsewhere(model: Any, provider: str) -> List[str]:
+    """Return the operators of the nodes that are computed on the CPU though another device was asked for."""
+    if provider == CPU:
+        return []
+    work = copy(model)
+    _add_outputs(work, None)
+    nodes = list_nodes(_open(work, _make_options("none"), provider))
+    return [operator for name, operators in nodes.items() if name != provider for operator in operators]
 
 
 @contextlib.contextmanager

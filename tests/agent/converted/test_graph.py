@@ -111,3 +111,36 @@ def test_an_overflow_between_two_operators_is_seen_in_float16():
 def test_inputs_that_the_graph_has_and_the_workload_has_not_are_named():
     with pytest.raises(AgentError, match="wants inputs that the workload does not have: x"):
         graph.run(build([product()]), Feeds({"z": X}))
+
+
+def test_a_device_that_takes_no_node_or_does_not_start_is_no_device(monkeypatch):
+    """ONNX Runtime computes on the CPU then, which would look right; its Azure provider is in every build and takes no node."""
+    with pytest.raises(AgentError, match=r"AzureExecutionProvider takes no node of this graph.*on CPUExecutionProvider"):
+        graph.run(build([product()]), Feeds({"x": X}), provider="AzureExecutionProvider")
+    runtime = graph.require("onnxruntime")
+    monkeypatch.setattr(runtime, "get_available_providers", lambda: ["OursExecutionProvider"])
+    session = runtime.InferenceSession
+    monkeypatch.setattr(runtime, "InferenceSession", lambda *given, providers: session(*given[: len(providers) + 1]))
+    with pytest.raises(AgentError, match="could not start OursExecutionProvider here") as caught:
+        graph.run(build([product()]), Feeds({"x": X}), provider="OursExecutionProvider")
+    assert "conversion.provider=CPUExecutionProvider" in caught.value.next_step
+
+
+def test_what_a_device_leaves_to_the_cpu_is_listed(monkeypatch):
+    monkeypatch.setattr(graph, "list_nodes", lambda session: {"Ours": ["Gemm"], graph.CPU: ["Add", "Add"]})
+    monkeypatch.setattr(graph, "_open", lambda *_: None)
+    model = build([product()])
+    assert graph.list_elsewhere(model, "Ours") == ["Add", "Add"]
+    assert graph.list_elsewhere(model, graph.CPU) == []
+
+
+def test_a_device_that_compiles_the_graph_is_given_what_no_device_fuses(monkeypatch):
+    opened = graph._open
+
+    def compile_it(model, options, provider):
+        if provider != graph.CPU:
+            raise AgentError("unsupported", "Unable to serialize model as it contains compiled nodes.")
+        return opened(model, options, provider)
+
+    monkeypatch.setattr(graph, "_open", compile_it)
+    assert [node.op_type for node in graph.optimise(build([product()]), "all", "Ours").graph.node] == ["MatMul"]
