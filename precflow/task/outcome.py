@@ -19,7 +19,7 @@ from precflow.config.sections.task_metrics_section import LABELLED, kind_of
 from precflow.dumps.protocol import Dump
 from precflow.errors import DumpError
 from precflow.task import paired
-from precflow.task.outputs import NotComputableError, read_batches, read_labels
+from precflow.task.outputs import NotComputableError, leave_out_padding, read_batches, read_labels
 from precflow.task.pictures import Shown
 from precflow.task.scores import Kind, Scores, Text, score
 
@@ -142,8 +142,11 @@ def examine(  # noqa: PLR0913  two dumps, a metric, and what only some metrics h
     nothing = TaskOutcome(name, kind, metric.output, NOT_COMPUTED, limit=metric.limit, unit=unit, direction=direction)
     try:
         labels = read_labels(reference, target, metric.labels) if kind in LABELLED and metric.labels else []
+        labels, hidden = leave_out_padding(reference, metric.labels, labels) if kind == "perplexity" else (labels, 0)
         batches = read_batches(reference, target, metric.output, metric.index)
         scores = score(kind, metric, batches, labels=labels, function=function, forced=forced)
+        if hidden:
+            scores.notes.append(f"{numbers.plural(hidden, 'token')} of padding left out, by the attention mask")
     except NotComputableError as error:
         return replace(nothing, why=str(error))
     except DumpError as error:

@@ -6,11 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from precflow.agent.contract import FORWARD, ROOT_MODULE
 from precflow.dumps.protocol import Array, Dump
 from precflow.dumps.record_names import name_place
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
+
+_MASK = "attention_mask"  # what models of transformers call it
 
 
 class NotComputableError(Exception):
@@ -87,6 +91,39 @@ def read_labels(reference: Dump, target: Dump, name: str) -> list[Array]:
             "whatif=[reference_choice] lets the target go on with the reference's tokens"
         )
     return found[0]
+
+
+def leave_out_padding(reference: Dump, name: str, labels: Sequence[Array]) -> tuple[list[Array], int]:
+    """Return the tokens of texts with -1 in place of those that the model's attention mask hides, and how many these are.
+
+    The first token behind padding on the left is left out too: it is foretold by nothing. Nothing is left out of tokens that
+    the model has written, and where it has no input ``attention_mask`` of their shape.
+
+    Args:
+        reference: Dump of the reference; the inputs of both sides are the same.
+        name: The input or output of the model that the tokens are.
+        labels: Its values, step by step, ``[texts, tokens]`` each.
+    """
+    inputs = [
+        record
+        for call in reference.calls()
+        if call.module == ROOT_MODULE and not call.operator and call.phase == FORWARD
+        for record in call.inputs
+    ]
+    masks = [record for record in inputs if record.index == _MASK]
+    if len(masks) != len(labels) or name not in {record.index for record in inputs}:
+        return list(labels), 0
+    kept, hidden = [], 0
+    for words, record in zip(labels, masks, strict=True):
+        mask = _read(reference, record, "reference")
+        if mask.shape != words.shape or words.ndim != 2:
+            return list(labels), 0
+        seen = mask.astype(bool)
+        told = seen.copy()
+        told[:, 1:] &= seen[:, :-1]
+        hidden += int((~told[:, 1:] & (words[:, 1:] >= 0)).sum())
+        kept.append(np.where(told, words, -1))
+    return kept, hidden
 
 
 def _list_of_model(dump: Dump) -> Sequence[Record]:

@@ -24,15 +24,33 @@ def generate(precflow, tmp_path_factory):
     return run
 
 
-def test_a_sound_chip_in_bfloat16_raises_no_alarm(generate):
-    ended = generate("target.dtype=bfloat16", "+emulate=reorder")
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory):
+    """Return a folder with a GPT-2 of one layer: learned positions, LayerNorm, one product for queries, keys and values."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = tmp_path_factory.mktemp("gpt2")
+    torch.manual_seed(3)
+    GPT2LMHeadModel(GPT2Config(vocab_size=512, n_positions=64, n_embd=64, n_layer=1, n_head=4)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+def test_a_sound_chip_in_bfloat16_raises_no_alarm(generate, other_model, model):
+    words = () if model == "llama" else (f"workload.model.weights={other_model}", "workload.model.layers=0")
+    ended = generate("target.dtype=bfloat16", "+emulate=reorder", *words)
     assert ended.code == 0, ended.err
+    agreement = next(one for one in ended.result["task_metrics"] if one["name"] == "token_agreement")
+    assert agreement["state"] in {"within", "not told"}
+    assert agreement["samples"] == 8  # two texts of four tokens, each at the reference's text
 
 
 @pytest.mark.parametrize(
     ("fault", "slots"),
     [
         ("cache_heads_exchanged", "keys of layer 0: heads 0 and 1 are exchanged"),
+        ("cache_slot_lost", "keys of layer 0: position 2 of all heads is zero"),
         ("cache_stale", "keys of layer 0: position 7 of all heads holds what belongs to position 6"),
     ],
 )

@@ -24,7 +24,7 @@ LOGITS = RANDOM.standard_normal((40, 5)).astype(np.float32)
 def dumps(tmp_path):
     """Return a function that writes two dumps whose model returns these values, call by call."""
 
-    def write(reference, target, *, module="", operator="", model=None, index="0"):
+    def write(reference, target, *, module="", operator="", model=None, index="0", inputs=()):
         sides = []
         written = tmp_path / str(len(list(tmp_path.iterdir())))
         for side, calls in (("reference", reference), ("target", target)):
@@ -33,7 +33,7 @@ def dumps(tmp_path):
                 named = values if isinstance(values, dict) else {index: values}
                 made.call(module, operator, named, call=0 if operator else number)
             if model is not None:
-                made.call("", "", model[0] if side == "reference" else model[-1])
+                made.call("", "", model[0] if side == "reference" else model[-1], inputs)
             sides.append(read_dump(made.write()))
         return sides
 
@@ -270,6 +270,21 @@ def test_perplexity_is_that_of_scipys_softmax(dumps):
     assert [one.reference, one.target] == pytest.approx(expected)
     assert one.worse == pytest.approx(expected[1] / expected[0] - 1)
     assert (one.samples, one.state) == (10, "within")
+
+
+def test_perplexity_leaves_out_what_the_attention_mask_hides(dumps):
+    words = RANDOM.integers(0, 11, (2, 6))
+    logits = RANDOM.standard_normal((2, 6, 11)).astype(np.float32)
+    mask = np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]])  # padded on the left, and on the right
+    asked = {"input_ids": words, "attention_mask": mask}
+    sides = dumps(logits, logits, module="lm", model=[{"loss": np.zeros(1)}], inputs=asked)
+    one = examine("perplexity", TaskMetric(output="lm", labels="input_ids"), *sides)
+    logs = np.take_along_axis(special.log_softmax(logits[:, :-1].astype(float), axis=-1), words[:, 1:, None], -1)[..., 0]
+    counted = np.array([[False, False, True, True, True], [True, True, True, True, False]])
+    assert one.reference == pytest.approx(math.exp(-logs[counted].mean()))
+    assert (one.samples, one.notes) == (7, ("3 tokens of padding left out, by the attention mask",))
+    written = dumps(logits[:, :1], logits[:, :1], module="lm", model=[{"tokens": words[:, :1]}], inputs=asked)
+    assert examine("perplexity", TaskMetric(output="lm", labels="tokens"), *written).samples == 2
 
 
 def test_perplexity_of_a_text_that_was_written_reads_the_last_logits_of_each_call(dumps):

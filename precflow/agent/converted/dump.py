@@ -370,6 +370,7 @@ def describe(request: Request, plain: Any, final: Any) -> Dict[str, Any]:
         "provider": settings.provider,
         "exporter": "" if settings.file else settings.exporter,
         "optimise": settings.optimise,
+        "keep_float32": list(settings.keep_float32),
         "versions": {name: graph.require(name).__version__ for name in ("onnx", "onnxruntime")},
         "nodes": [len(plain.graph.node), len(final.graph.node)],
         "inside_unseen": graph.find_control_flow(plain),

@@ -1,6 +1,7 @@
 """The four links of a conversion: each planted fault breaks one link, at the node that has it."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +138,5 @@ def test_a_broken_link_is_in_the_header_and_decides_the_verdict(convert, convers
     assert (verdict.verdict, take_links(verdict, header)) == ("misaligned", verdict)
     assert "the exporter (torch against the exported graph) breaks at" in verdict.reasons[0]
     assert len(verdict.links) == 4
+    left = replace(header, conversion={**header.conversion, "provider": "Ours", "elsewhere": ["Gemm", "Add", "Gemm"]})
+    assert take_links(verdict, left).warnings == ("3 nodes of the graph run on the CPU, not on Ours: Gemm, Add",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from precflow.diagnosis.evidence.pieces import Evidence
@@ -49,18 +50,18 @@ def gather(run: Comparison) -> dict[str, Any]:
             found[f"{name}_nodes"] = [describe_fault(fault) for fault in faults[:_SHOWN]]
             found[f"{name}_at"] = name_nodes(faults[0])
             if name == "half":
-                found |= _choose_kept(side, faults)
+                found |= _choose_kept(side, faults, dump.header.conversion.get("keep_float32", ()))
     return found if found["links"] else {}
 
 
-def _choose_kept(side: str, faults: list[Any]) -> dict[str, Any]:
-    """Return what keeping nodes in float32 brings, of the fault where it brings most."""
+def _choose_kept(side: str, faults: list[Any], already: Iterable[str]) -> dict[str, Any]:
+    """Return what keeping nodes in float32 brings, of the fault where it brings most, beside those that are kept already."""
     tried = [fault["kept"] for fault in faults if fault["kept"] and fault["kept"]["after"] is not None]
     best = min(tried, key=lambda kept: kept["after"], default=None)
     if best is None or (best["before"] is not None and best["after"] > _HELPS * best["before"]):
         return {"half_kept": "no node by itself brings the outputs nearer", "half_keep": ""}
     before = "not finite" if best["before"] is None else f"{best['before']:.3g}"
-    nodes = ",".join(best["nodes"])
+    nodes = ",".join(dict.fromkeys([*already, *best["nodes"]]))
     return {
         "half_kept": f"{', '.join(best['nodes'])}: relative_l2 of the outputs {before} -> {best['after']:.3g}",
         "half_keep": f"{side}.conversion.keep_float32=[{nodes}]",
