@@ -40,7 +40,8 @@ def test_two_parts_are_to_blame_and_mended_only_together(precflow, small_encoder
 
 def test_a_part_that_nothing_mends_is_said_to_be_one(hostile):
     """Its code has a branch for this device: it computes something else in any type, and on the CPU too."""
-    ended = hostile("workload.model.how=branch", "target.device=emulated", "workload.parts=[first,step,last]")
+    metric = ("task_metrics.mean_rel_error.limit=1e-6", "whatif=[suspects_on_cpu]")
+    ended = hostile("workload.model.how=branch", "target.device=emulated", "workload.parts=[first,step,last]", *metric)
     assert ended.code == 1, ended.err
     assert {part["name"]: part["state"] for part in ended.result["parts"]} == {
         "first": "fine",
@@ -54,7 +55,12 @@ def test_a_part_that_nothing_mends_is_said_to_be_one(hostile):
         "step unfused": "did not run",  # it has nothing that is fused
         "step on the CPU": "fails",
     }
-    assert mends["step on the CPU"]["why"].endswith("step is still to blame")
+    why = mends["step on the CPU"]["why"]
+    assert why.endswith("is beyond its limit; step is still to blame")
+    assert "mean_rel_error" in why
+    (tried,) = ended.result["whatifs"]
+    for told in (tried["task_before"], tried["task_after"], mends["as it is"]["task"]):
+        assert [(one["name"], one["state"]) for one in told] == [("mean_rel_error", "beyond")]
     assert not any(mend["smallest"] for mend in mends.values())
     assert "mend nothing that was tried passes: step in float64 · step unfused: did not run · step on the CPU" in ended.said
     for report in ("report.md", "report.html"):

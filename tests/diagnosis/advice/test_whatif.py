@@ -12,11 +12,13 @@ from precflow.diagnosis.advice.whatif import (
     conclude,
     describe,
     describe_changes,
+    explain,
     find_confirming,
 )
 from precflow.diagnosis.advice.whatif_files import WhatIf
 from precflow.diagnosis.findings import Finding, Outcome, Suspect
 from precflow.diagnosis.narrowing import narrow
+from precflow.task.outcome import TaskValue
 
 
 def suspect(name, order=0):
@@ -94,6 +96,14 @@ def test_an_outcome_needs_a_failure_without_and_a_pass_with(run, outcome, remove
 def test_what_passes_without_the_change_proves_nothing():
     result = conclude(Trial(EXACT, NORMS[:1]), arm(1e-7, 1e-7, fails=False), arm(0.0, 0.0, fails=False), [])
     assert result.outcome == "nothing to mend"
+
+
+def test_the_task_metrics_of_both_runs_are_told():
+    record = NORMS[0].record
+    without = ArmRun(errors={record: 1e-3}, statuses={record: "fail"}, task=(TaskValue("psnr", "37 dB", "beyond"),))
+    run = ArmRun(errors={record: 1e-8}, statuses={record: "pass"}, task=(TaskValue("psnr", "90 dB", "within"),))
+    outcome = conclude(Trial(EXACT, NORMS[:1]), without, run, [])
+    assert explain(outcome).endswith("of the error is gone, psnr 37 dB -> 90 dB")
 
 
 def test_a_nan_that_is_gone_is_a_mend_although_no_error_was_measured():
