@@ -38,6 +38,8 @@ _FILLED = re.compile(r"{(\d)(!?)}")
 _NUMBER = r"([+-]?(?:[\d.,\u202f\u00d7%]|(?<=\d) (?=[\d%\u00d7])|e-?\d|infinity|NaN)+)"
 _WORDS = re.compile(r"[A-Za-z]{2}")
 _SENTENCES = re.compile(r"(?<=[.?!]) +(?=[A-Z])")
+_WORD = re.compile(r"(?<![\w./-])[a-z]{2,}(?![\w./-])")  # of a sentence, and no part of a name
+_FEW = 3  # words
 _SCRIPT = "script"
 _GAP = "   "  # between two columns of a screen
 _SEPARATORS = ((_GAP, _GAP), (" · ", " · "), ("; ", "；"), (": ", "："))
@@ -64,7 +66,7 @@ class Catalogue:
                     source += (_NUMBER if kind else "(.+?)") + re.escape(literal)
                 # The one with the most words of its own fits best, and of two a number fits better than any text.
                 place = (-sum(map(len, literals)), kinds.count(""))
-                patterns.append((place, max(literals, key=len), _GAP in text, re.compile(source, re.DOTALL), said))
+                patterns.append((place, max(literals, key=len), _GAP in text, source, said))
         self._patterns = [entry[1:] for entry in sorted(patterns, key=lambda entry: entry[0])]
         self._known: dict[str, str | None] = {}
 
@@ -104,11 +106,21 @@ class Catalogue:
         for form in dict.fromkeys((text, text[:1].lower() + text[1:], text[:1].upper() + text[1:])):
             if (said := also.get(form) or self._exact.get(form)) is not None:
                 return said
-            for literal, has_gap, pattern, said in self._patterns:
+            for literal, has_gap, source, said in self._patterns:
                 # No sentence reaches over a gap between columns.
-                if literal in form and has_gap >= (_GAP in form) and (found := pattern.fullmatch(form)):
+                if literal in form and has_gap >= (_GAP in form) and (found := _compile(source).fullmatch(form)):
+                    if self._is_by_chance(found, also):
+                        continue
                     return _FILLED.sub(functools.partial(self._fill_in, found, also), said)
         return None
+
+    def _is_by_chance(self, found: re.Match[str], also: Mapping[str, str]) -> bool:
+        """Tell whether a line of few words fits only because one of its places took most of a sentence that nobody knows."""
+        own = len(_WORD.findall(_compile(r"\(.*?\)").sub("", found.re.pattern)))
+        return any(
+            own <= _FEW < len(_WORD.findall(value)) and "<" not in value and self._find(value, also) is None
+            for value in found.groups()
+        )
 
     def _fill_in(self, found: re.Match[str], also: Mapping[str, str], place: re.Match[str]) -> str:
         value = found[int(place[1]) + 1]
@@ -135,6 +147,11 @@ def _join(parts: list[str], said: list[str | None], between: str) -> str:
     """Join sentences; behind one that stayed English there is a space."""
     texts = [part + " " if one is None else one for part, one in zip(parts, said, strict=True)]
     return between.join(texts).strip()
+
+
+@functools.cache  # the first time that its words are met: to compile all of them takes a third of a second
+def _compile(source: str) -> re.Pattern[str]:
+    return re.compile(source, re.DOTALL)
 
 
 @functools.cache

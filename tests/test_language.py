@@ -91,6 +91,8 @@ def test_words_and_names_of_evidence_are_said_in_chinese():
 def test_values_stay_what_they_are_and_unknown_sentences_stay_english():
     translate = CATALOGUE.translate
     assert translate("3 records exceed their limits, first target / linear") == "3 条记录超出阈值，首条 target / linear"
+    assert translate("nobody has ever computed this again in float64") == "nobody has ever computed this again in float64"
+    assert translate("unet.down in float64") == "unet.down 改用 float64"
     assert translate("nobody has said this before") == "nobody has said this before"
     assert translate("nobody has said this before; no tensor was compared") == "nobody has said this before；没有比对张量"
     assert translate("relative_l2 1.2e-3, 1 836 times its limit 1e-5") == "relative_l2 1.2e-3，为阈值 1e-5 的 1 836 倍"
