@@ -6,21 +6,17 @@ numbers are the same. This module imports pandas: import it where a table is mad
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
-from precflow.agent.contract import Identity, parse_identity
-from precflow.comparison.measure import Measure
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.findings import CERTAINTIES, Finding
 from precflow.diagnosis.golden import GoldenRow
-from precflow.dumps.record_names import split_parameter
 from precflow.metrics import find_metric
+from precflow.report.columns import CATEGORIES, build_columns, escape
 from precflow.report.highlights import SEVERITY
 from precflow.report.model import GroupRow
 from precflow.report.row import Row
@@ -53,49 +49,14 @@ def make_record_frame(
     Returns:
         The table. ``attrs["units"]`` has the unit of each column of numbers.
     """
-    measures, judged = [row.measure for row in rows], [row.judged for row in rows]
-    ranges = [measure.ranges.get(one.metric, _EXACT) for measure, one in zip(measures, judged, strict=True)]
-    columns: dict[str, Any] = {
-        "record": [escape(measure.record) for measure in measures],
-        "name": [escape(measure.name) for measure in measures],
-        "level": _categories([measure.level for measure in measures]),
-        "phase": _categories([measure.phase for measure in measures]),
-        **_split_identities(measures),
-        "order": np.array([measure.order for measure in measures], np.int64),
-        "status": pd.Categorical([one.status for one in judged], dtype=_STATUS),
-        "role": _categories([row.role for row in rows]),
-        "metric": _categories([one.metric for one in judged]),
-        "value": _floats([one.value if one.metric else np.nan for one in judged]),
-        "limit": _floats([one.limit if one.metric else np.nan for one in judged]),
-        "ratio": _floats([one.ratio if one.metric else np.nan for one in judged]),
-        "standard": _categories([one.standard for one in judged]),
-        "floor": _floats([np.nan if one.floor is None else one.floor for one in judged]),
-        "lowest": _floats([lowest for lowest, _ in ranges]),
-        "highest": _floats([highest for _, highest in ranges]),
-        **_spread_metrics(measures, metrics),
-        **(_spread_golden(measures, golden) if golden else {}),
-        "equal": np.array([measure.equal for measure in measures], np.bool_),
-        "evidence": _categories([measure.evidence for measure in measures]),
-        "share": _floats([measure.share for measure in measures]),
-        "reference_dtype": _categories([measure.reference_dtype for measure in measures]),
-        "target_dtype": _categories([measure.target_dtype for measure in measures]),
-        "reference_shape": _categories([_format_shape(one.reference_shape, one.reference_dtype) for one in measures]),
-        "target_shape": _categories([_format_shape(one.target_shape, one.target_dtype) for one in measures]),
-        "pairing": _categories([measure.pairing for measure in measures]),
-        "reason": [escape(one.reason or measure.reason) for one, measure in zip(judged, measures, strict=True)],
+    columns = {
+        name: pd.Categorical(column, dtype=_STATUS if name == "status" else None) if name in CATEGORIES else column
+        for name, column in build_columns(rows, metrics, golden).items()
     }
     frame = pd.DataFrame(columns, index=pd.RangeIndex(len(rows)))
     units = dict.fromkeys(_NUMBERS, "unit of the column metric") | {"ratio": "share of the limit", "share": "share of elements"}
     frame.attrs = {**(facts or {}), "units": units | {name: _UNITS[find_metric(name).unit] for name in metrics}}
     return frame
-
-
-def _spread_golden(measures: Sequence[Measure], golden: Mapping[str, GoldenRow]) -> dict[str, Any]:
-    found = [golden.get(measure.record) for measure in measures]
-    return {
-        f"golden_{name}": _floats([np.nan if one is None else getattr(one, name) for one in found])
-        for name in ("reference", "target", "ratio")
-    }
 
 
 def make_finding_frame(findings: Sequence[Finding], facts: Mapping[Hashable, Any] | None = None) -> pd.DataFrame:
@@ -192,79 +153,11 @@ def make_group_frame(groups: Sequence[GroupRow], facts: Mapping[Hashable, Any] |
     return frame
 
 
-def _split_identities(measures: Sequence[Measure]) -> dict[str, Any]:
-    """Return what tells apart the records of one name, in columns.
-
-    A tensor that comes from no dump has no phase and no place in a run: its numbers are 0, and its texts missing.
-    """
-    places = [_parse_place(_cut_module(measure)) if measure.phase else _NOWHERE for measure in measures]
-    owners = [measure.module or "(model)" if measure.phase else "" for measure in measures]
-    owned = [split_parameter(place) for place in places]
-    return {
-        "step": np.array([name.step for name in places], np.int64),
-        "rank": np.array([name.rank for name in places], np.int64),
-        "module": _categories(owners),
-        "call": np.array([_count_calls(measure.record) if measure.phase else 0 for measure in measures], np.int64),
-        "operator": _categories([measure.operator for measure in measures]),
-        "ordinal": np.array([name.ordinal for name in places], np.int64),
-        "index": _categories([name.index for name in places]),
-        "parameter": _categories(
-            [
-                f"{measure.module}.{own}" if own and measure.module else own
-                for measure, (own, _) in zip(measures, owned, strict=True)
-            ]
-        ),
-        "state": _categories([state for _, state in owned]),
-    }
-
-
-_NOWHERE: Final = Identity("", 0, "", 0, "", "", "", 0, 0)
-
-
-def _spread_metrics(measures: Sequence[Measure], metrics: Sequence[str]) -> dict[str, Any]:
-    """Return each metric as a column; ``NaN`` where a record does not have it."""
-    # Row by row: the numbers of one record lie together in memory, those of a column are spread over all of it.
-    numbers = itertools.chain.from_iterable([measure.metrics.get(name, np.nan) for name in metrics] for measure in measures)
-    table = np.fromiter(numbers, np.float64, len(measures) * len(metrics)).reshape(len(measures), len(metrics))
-    return {name: table[:, number].copy() for number, name in enumerate(metrics)}
-
-
-def _cut_module(measure: Measure) -> str:
-    """Return an identity without its module: ``softmax.0/forward.output.0@1.0``, or ``forward.output.0``."""
-    return "/".join(measure.record.rsplit("/", 2 if measure.operator else 1)[1:])
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _parse_place(text: str) -> Identity:
-    """Read what :func:`_cut_module` returns; 200 000 records have few different ones, and each is read once."""
-    return parse_identity(f"(model)/{text}")
-
-
-def _count_calls(record: str) -> int:
-    """Return how often the module of a record was called before: 3 of ``layers.0~3/forward.output.0``."""
-    return int(record.partition("~")[2].partition("/")[0]) if "~" in record else 0
-
-
 def _categories(texts: Sequence[str]) -> pd.Categorical:
     """Return texts of which many are equal as a category; a text without letters is missing."""
     known = {text: escape(text) or None for text in set(texts)}
     return pd.Categorical([known[text] for text in texts])
 
 
-def escape(text: str) -> str:
-    r"""Return a text in which lone surrogates are escapes: where pyarrow is installed, pandas keeps texts as UTF-8.
-
-    >>> escape("层 0"), escape("lone\ud800surrogate")
-    ('层 0', 'lone\\ud800surrogate')
-    """
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def _floats(numbers: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array(numbers, np.float64)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _format_shape(shape: tuple[int, ...], dtype: str) -> str:
-    """Return ``3x77x768``; ``scalar`` of a tensor without axes, and no text for a side that has no tensor."""
-    return ("x".join(map(str, shape)) or "scalar") if dtype else ""

@@ -1,4 +1,5 @@
 import importlib.util
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,21 @@ def test_every_record_and_every_metric(misaligned, tmp_path, monkeypatch):
         assert row["reference_shape"] == "3x77x768"
     moving = table[table["name"].str.endswith("/ view")]
     assert moving[["relative_l2", "limit"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("name", ["misaligned", "nasty", "empty", "estimated", "undecided"])
+def test_the_file_is_the_one_that_pandas_would_write(name, request, tmp_path):
+    model = request.getfixturevalue(name)
+    (path,) = tables.write(model, tmp_path, ["csv"])
+    frame = tables.make_safe(pd.concat(list(tables._cut(model)), ignore_index=True))
+    assert path.read_text(encoding="utf-8") == frame.to_csv(index=False, lineterminator="\n")
+
+
+def test_the_file_of_every_run_takes_no_pandas(misaligned, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)  # importing it fails
+    monkeypatch.delitem(sys.modules, "precflow.report.frames", raising=False)
+    tables.write(misaligned, tmp_path, ["csv"])
+    assert (tmp_path / "result.csv").stat().st_size > 10_000
 
 
 def test_nasty_names_stay_cells_and_no_formula(nasty, tmp_path):
