@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,18 @@ def parse(arguments: Sequence[str]) -> CommandLine:
             options += [name] if value is None else [name, value]
     kept = tuple(option for option in options if option not in ("--multirun", "--run"))
     return CommandLine(tuple(words), kept, tuple(folders), multirun="--multirun" in options)
+
+
+def parse_words(command: str) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Return the overrides and the folders of recipes in the command that a run's history names.
+
+    Raises:
+        ConfigError: It is no command line of a recipe.
+    """
+    line = parse(shlex.split(command)[1:])
+    if not any(word.lstrip("+").startswith("recipe=") for word in line.words):
+        raise ConfigError(f"no recipe was run:  {command}", next_step="precflow ls runs lists what was")
+    return line.words, line.config_dirs
 
 
 def _read_option(word: str, waiting: list[str]) -> tuple[str, str | None]:

@@ -9,6 +9,7 @@ put in double quotes. Values that it can read stay as they are, so that lists, m
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -263,6 +264,21 @@ def put_in_quotes(text: str) -> str:
     inner = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', text)
     trailing = len(inner) - len(inner.rstrip("\\"))
     return f'"{inner}{chr(92) * trailing}"'
+
+
+def format_value(value: Any) -> str:
+    r"""Return plain data as the value of an override.
+
+    >>> format_value(["a,b", 2, True]), format_value({"lr": None})
+    ('["a,b",2,true]', '{"lr":null}')
+    """
+    if isinstance(value, str):
+        return put_in_quotes(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(format_value, value))}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{put_in_quotes(str(key))}:{format_value(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
 
 
 def split_at_commas(text: str) -> Iterator[str]:

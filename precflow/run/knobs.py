@@ -7,12 +7,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from precflow.config.overrides import put_in_quotes
+from precflow.config.overrides import format_value
 from precflow.config.schema import RunConfig
 from precflow.config.sections.reduce_section import BELOW, as_number, look_up
 from precflow.config.trust import TARGET
@@ -107,7 +106,7 @@ def write_words(config: RunConfig, knobs: Sequence[Knob], setting: Setting) -> l
                 values[key] = [row[:size] for row in values.get(key, look_up(config, key))]
             else:
                 values[key] = [size] if key == STEPS else size
-    return [f"{key}={_format(value)}" for key, value in values.items()]
+    return [f"{key}={format_value(value)}" for key, value in values.items()]
 
 
 def _find_steps(config: RunConfig) -> Iterator[Knob]:
@@ -166,12 +165,3 @@ def _last(key: str) -> str:
 
 def _plain(name: str) -> str:
     return name.replace("-", "_").lower()
-
-
-def _format(value: Any) -> str:
-    """Return a value in the grammar of overrides."""
-    if isinstance(value, str):
-        return put_in_quotes(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_format, value))}]"
-    return json.dumps(value)

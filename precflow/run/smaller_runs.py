@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from precflow.agent import redaction
-from precflow.config.composition import Composed, compose
+from precflow.config.composition import Composed
 from precflow.config.sections.whatifs import REFERENCE_CHOICE
 from precflow.config.trust import may_set
 from precflow.errors import ConfigError, SideError
 from precflow.report.model import ReportModel
 from precflow.run.knobs import Knob, Setting, write_words
+from precflow.run.quietly import run_quietly
 from precflow.run.reduction import SAME, Sought
-from precflow.run.runner import Outcome, run
-from precflow.run.store import explain_disk_errors
+from precflow.run.runner import Outcome
 from precflow.stages.commands import key_of
 from precflow.stages.report import read_model
 
@@ -78,7 +75,8 @@ class Smaller:
             why = f"{problems[0].key.strip()} {problems[0].message}" if problems else error.message
             outcome = f"could not be done: {why.splitlines()[0]}"
         shutil.rmtree(self.folder / _LAST, ignore_errors=True)
-        for made in store.iterdir() if store.is_dir() else ():  # all of it is ours: the search holds the folder's lock
+        own = store / self.composed.config.recipe
+        for made in own.iterdir() if own.is_dir() else ():  # all of it is ours: the search holds the folder's lock
             if made.is_dir() and not made.name.startswith(_ENVIRONMENT):
                 shutil.rmtree(made, ignore_errors=True)
         return outcome
@@ -103,14 +101,7 @@ class Smaller:
         # What-ifs explain a finding and cost runs; this one decides what the target computes.
         kept = REFERENCE_CHOICE if REFERENCE_CHOICE in self.composed.config.whatif else ""
         own = [f"runs={self.folder}", f"name={name}", f"store={store}", f"whatif=[{kept}]"]
-        typed = [*words, *own, *further]
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(explain_disk_errors(self.folder))
-            log = stack.enter_context((self.folder / _LOG).open("w", encoding="utf-8"))
-            stack.enter_context(contextlib.redirect_stderr(log))
-            stack.enter_context(contextlib.redirect_stdout(log))
-            composed = compose(typed, config_dirs=self.config_dirs)
-            outcome = run(composed, command=shlex.join(["precflow", *map(redaction.redact_word, typed)]))
+        outcome = run_quietly([*words, *own, *further], self.config_dirs, self.folder / _LOG)
         return outcome, None if outcome.report is None else read_model(outcome.report)
 
     def _describe(self, model: ReportModel | None) -> str:

@@ -134,7 +134,7 @@ def _find_start(
     Raises:
         ConfigError, StoreError: As :func:`main`.
     """
-    from precflow.config.command_line import parse
+    from precflow.config.command_line import parse_words
     from precflow.config.composition import compose
     from precflow.run.find_runs import find_run
     from precflow.run.runner import run
@@ -142,8 +142,8 @@ def _find_start(
 
     if any("=" in word for word in words):
         composed = compose(words, config_dirs=config_dirs)
-        folders = [text for folder in config_dirs for text in ("--config-dir", str(folder))]
-        outcome = run(composed, command=shlex.join(["precflow", *folders, *words]))
+        typed = [text for folder in config_dirs for text in ("--config-dir", str(folder))]
+        outcome = run(composed, command=shlex.join(["precflow", *typed, *words]))
         if outcome.report is None or outcome.folder is None:
             raise ConfigError("the run has made no report, so there is no finding to keep", next_step="leave stages=[...] out")
         return tuple(words), config_dirs, composed, read_model(outcome.report), outcome.folder
@@ -151,11 +151,10 @@ def _find_start(
         raise ConfigError(f"reduce takes one run, got {' '.join(words)}")
     found = find_run(words[0], judged=True)
     report = found.find_instances().get("report")
-    line = parse(shlex.split(found.entry.command)[1:])
-    if report is None or not any(word.lstrip("+").startswith("recipe=") for word in line.words):
-        raise StoreError(f"{found.name} is no run of a recipe with a report", next_step="precflow ls runs")
-    composed = compose(line.words, config_dirs=line.config_dirs)
-    return line.words, line.config_dirs, composed, read_model(report.folder), found.folder
+    if report is None:
+        raise StoreError(f"{found.name} has no report, so no finding", next_step=f"run it whole:  {found.entry.command}")
+    own, folders = parse_words(found.entry.command)
+    return own, folders, compose(own, config_dirs=folders), read_model(report.folder), found.folder
 
 
 def _refuse_elsewhere(config: RunConfig) -> None:

@@ -8,17 +8,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precflow.errors import StoreError
+from precflow.errors import ConfigError, StoreError
 from precflow.files import write_text
 from precflow.verbs import Verb, make_parser, print_json
 
 if TYPE_CHECKING:
     from precflow.diagnosis.stability import Stability
     from precflow.report.screens.paper import Paper
+    from precflow.run.find_runs import NamedRun
 
 VERB = Verb(117, "one side alone: what enlarges rounding, and what is not repeatable", "stability runs/minilm")
 
 _MOST = 10  # calls on the screen; --json has all
+_MOST_ALSO = 5  # calls on the screen of each further run
 _MOST_ROWS = 60  # of the page
 _WIDTH, _HEIGHT, _LEFT, _TOP = 960, 240, 64, 12  # of the picture, and its margins
 
@@ -29,13 +31,17 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         StoreError: There is no such run, it has measured no noise floor, or the page cannot be written.
     """
-    options = make_parser("stability", "RUN [--page FILE]")
+    options = make_parser("stability", "RUN [--also threads,float64] [--page FILE]")
     options.add_argument("run", metavar="RUN", help="a run, also of sides=[reference] alone: FOLDER@NUMBER or FOLDER")
     options.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page too, with the floor along the network")
+    options.add_argument(
+        "--also", default="", metavar="WAY,WAY", help="run the reference again: `threads` with another number, `float64` in it"
+    )
     chosen = options.parse_args(arguments)
     from precflow.run.find_runs import find_run
 
     run = find_run(chosen.run)
+    also = measure_also(run, [way for way in chosen.also.split(",") if way])
     found = read_stability({name: sealed.folder for name, sealed in run.find_instances().items()}, run.name, run.entry.command)
     page = chosen.page.expanduser() if chosen.page else None
     if page:
@@ -46,11 +52,14 @@ def main(arguments: Sequence[str]) -> int:
             message = f"{page} cannot be written: {error.strerror or error}"
             raise StoreError(message, next_step="name another: --page FILE") from error
     if chosen.json:
-        print_json({"run": run.name, **as_plain(found), **({"page": str(page)} if page else {})})
+        changed = {"also": {way: as_plain(each) for way, each in also.items()}} if also else {}
+        print_json({"run": run.name, **as_plain(found), **changed, **({"page": str(page)} if page else {})})
     else:
         from precflow.verbs.inspect import show
 
         paper = show_stability(found, run.name)
+        for way, each in also.items():
+            show_also(paper, way, each)
         paper.fact("page", str(page) if page else "")
         show(paper)
     return 0
@@ -82,6 +91,37 @@ def read_stability(folders: dict[str, Path], name: str, command: str) -> Stabili
         why = noise.explain_missing(folders[noise.NAME]) or "it has no floors"
         raise StoreError(f"{name} has measured no noise floor: {why}")
     return measure_stability(open_dump(folders[dumps]), floors)
+
+
+def measure_also(run: NamedRun, ways: Sequence[str]) -> dict[str, Stability]:
+    """Return for each way of running the reference again what every call makes of it.
+
+    Raises:
+        ConfigError: There is no such way.
+        PrecflowError: The reference cannot be run so.
+    """
+    from precflow.diagnosis.stability import measure_stability
+    from precflow.run.reference_again import WAYS, run_again
+    from precflow.stages.dump import open_dump
+
+    unknown = [way for way in ways if way not in WAYS]
+    if unknown:
+        raise ConfigError(f"--also {unknown[0]}: expected {' or '.join(WAYS)}, or both with a comma")
+    dump = run.find_instances().get("dump.reference") if ways else None
+    if ways and dump is None:
+        raise StoreError(f"the reference's dump of {run.name} is not here", next_step=f"make it again:  {run.entry.command}")
+    return {way: measure_stability(open_dump(dump.folder), run_again(run, way)) for way in ways if dump is not None}
+
+
+def show_also(paper: Paper, way: str, found: Stability) -> None:
+    """Write what another number of threads, or float64, changes, the largest growth first."""
+    moved = [each for each in found.rank() if each.leaves > 0]
+    title = "with another number of threads" if way == "threads" else "against float64"
+    paper.line()
+    paper.title(f"{title}   {len(moved)} of {len(found.growths)} calls differ" if moved else f"{title}   bit for bit")
+    if moved:
+        rows = [[factor(each.growth), _size(each.arrives), _size(each.leaves), each.name] for each in moved[:_MOST_ALSO]]
+        paper.table([["growth", "arrives", "leaves", "call"], *rows])
 
 
 def as_plain(found: Stability) -> dict[str, Any]:
