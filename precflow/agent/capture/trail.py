@@ -9,6 +9,8 @@ from precflow.agent.contract import FORWARD, Identity, identity_text, module_tex
 from precflow.agent.measure.content_id import dtype_name
 
 if TYPE_CHECKING:
+    import torch
+
     from precflow.agent.capture.nesting import TensorWithPath
 
 MOST_TENSORS = 8  # of one call
@@ -82,7 +84,12 @@ _identify = lru_cache(maxsize=4096)(identity_text)  # each call notes the record
 def format_tensor(tensor: TensorWithPath) -> str:
     """Return path, type and shape of a tensor as text, such as ``0 float32 [2, 77]``."""
     index, each = tensor
-    return "%s %s %s" % (index, dtype_name(each.dtype), [] if each.is_nested else list(each.shape))
+    return _format(index, each.dtype, () if each.is_nested else each.shape)
+
+
+@lru_cache(maxsize=4096)  # a model calls with the same shapes again and again, and every call is noted
+def _format(index: str, dtype: torch.dtype, shape: Sequence[int]) -> str:
+    return "%s %s %s" % (index, dtype_name(dtype), list(shape))
 
 
 def describe_tensors(tensors: Sequence[TensorWithPath]) -> List[Dict[str, Any]]:
