@@ -54,6 +54,7 @@ _MISSING = tuple(
     )
 )
 _NO_MEMORY = re.compile(r"out of memory|(?:can't|cannot) allocate memory|not enough memory", re.IGNORECASE)
+_WHOSE = re.compile(r"(?:CUDA|NPU|XPU|MPS)(?= out of memory)|(?<=Default)CPU(?=Allocator)")
 _ASKED = re.compile(r"[Tt]ried to allocate (?P<amount>[\d.]+ ?(?:[KMGT]i?B|bytes))")
 
 
@@ -213,7 +214,9 @@ def _describe_memory(
     from precflow.agent.session.alive import list_alive, name_alive
 
     asked = _ASKED.search(text)
-    kind = next((tensor.device.type for _, tensor in given), "cpu")
+    named = _WHOSE.search(text)
+    held = (*[tensor for _, tensor in given], *[weight for _, top in tops for weight in top.parameters()])
+    kind = named[0].lower() if named else next((tensor.device.type for tensor in held), "cpu")
     alive = list_alive(kind)
     frames = [frame for each in errors for frame, _ in traceback.walk_tb(each.__traceback__)]
     names = name_alive(alive[:_LARGEST_SHOWN], tops, frames)

@@ -37,6 +37,9 @@ def test_a_full_memory_and_what_is_alive_on_the_device(planted):
     assert (memory["device"], memory["asked"]) == ("npu", "1.00 MiB")
     assert memory["largest"][0]["name"] == "weight net.0.weight"
     assert memory["bytes"] >= 800_000 + activations.nbytes
+    rules.configure([{"operator": "sigmoid_backward", "rule": "fail", "how": "memory"}])
+    found = describe_failure(raised(lambda: model(torch.ones(1, 2000, device="npu")).sum().backward()))
+    assert (found["phase"], found["memory"]["device"]) == ("backward", "npu")
 
 
 @pytest.mark.parametrize(("level", "lines"), [("0", 4), ("2", 3), ("3", 2), ("", 2)])
