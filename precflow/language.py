@@ -222,6 +222,7 @@ def language_of_screen(variables: Mapping[str, str] = os.environ) -> str:
 # Lines of a screen
 
 _CELLS = re.compile(r"( {2,})")
+_TYPED = frozenset({"environment", "mend", "report"})  # in a column these are names of stages, as `stages=[...]` takes them
 
 
 def translate_lines(text: str, count_cells: Callable[[str], int]) -> str:
@@ -248,7 +249,7 @@ def _translate_line(line: str, count_cells: Callable[[str], int]) -> str:
             shown += " " * max(end - count_cells(shown), 2)
         else:
             end += count_cells(piece)
-            shown += said(piece)
+            shown += piece if piece.strip() in _TYPED else said(piece)
     return shown
 
 

@@ -128,6 +128,11 @@ def test_columns_of_a_screen_stay_below_each_other():
     assert line == "   无        3 s   无诊断项"
 
 
+def test_names_that_are_typed_stay_as_they_are_in_columns():
+    with language.speaking("zh"):
+        assert language.translate_lines(" report   reference   kept", len).split() == ["report", "标杆侧", "沿用"]
+
+
 def test_markdown_keeps_its_marks_and_its_code():
     text = "## What to do\n\n- **Do:** `no` \\| no\\_x\n\n| status |\n|---|\n| fail |\n"
     shown = language.translate_markdown(text, "zh", escape=str)

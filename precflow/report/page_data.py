@@ -113,17 +113,17 @@ def build_page_data(model: ReportModel, every: Sequence[Row] | None = None) -> d
         "roles": dict(wording.ROLE_MEANINGS),
         "severity": list(highlights.SEVERITY),
         "atLeast": sorted(name for name, metric in METRICS.items() if metric.at_least),
-        **({"words": _list_words(model, texts.all())} if model.language != language.ENGLISH else {}),
+        **({"words": _list_words(model)} if model.language != language.ENGLISH else {}),
     }
 
 
-def _list_words(model: ReportModel, texts: Sequence[str]) -> dict[str, str]:
+def _list_words(model: ReportModel) -> dict[str, str]:
     """Return English -> Chinese of what the script shows: its own texts, with places for values, and those of the data."""
     own = language.read_entries(language.CHINESE, script=True)
     catalogue = language.load(language.CHINESE)
     assert catalogue is not None
     shown = [
-        *(text for text in texts if " " in text),
+        *(row.judged.reason or row.measure.reason for row in model.rows),
         *wording.STATUS_MEANINGS.values(),
         *wording.ROLE_MEANINGS.values(),
         *(warning for row in model.rows for warning in _describe_rare_facts(row).get("warnings", ())),
