@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
             search.load()
             say(f" {sought.rule} {sought.title}")
             say(f" stays if a run is {sought.verdict} with {sought.rule} at {sought.place or 'any place'}")
-            kept = f"; {len(search.known)} are known" if search.known else ""
+            kept = f"; known already: {len(search.known)}" if search.known else ""
             say(f" {len(knobs)} things can be smaller; {chosen.most_runs} runs at most{kept}")
             setting, complete = shrink(knobs, search)
             reduced = _write(Reduced(smaller, search, setting, complete))
