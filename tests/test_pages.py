@@ -1,4 +1,4 @@
-"""The documents as a web site: all links are checked, versions lie beside each other, nothing comes from a network."""
+"""The documents as a web site: all links are checked, each version has a folder, nothing comes from a network."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def published(tmp_path_factory):
     return home
 
 
-def test_versions_lie_beside_each_other(published):
+def test_a_version_has_a_folder_of_its_own(published):
     [version] = json.loads((published / "versions.json").read_text(encoding="utf-8"))
     assert (version["version"], version["aliases"]) == (VERSION, ["latest"])
     assert (published / "latest" / "docs" / "keys.html").exists()
