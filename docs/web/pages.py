@@ -5,6 +5,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from pymdownx.slugs import slugify
 
 WHERE = (  # what the site has of the repository: its pages, and the files that they show or link to
     "README*.md",
@@ -27,7 +28,10 @@ WHERE = (  # what the site has of the repository: its pages, and the files that 
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages that a pattern of ``nav`` finds in its place; a section in which none finds any is left out."""
+    """Put the pages that a pattern of ``nav`` finds in its place, and name headings as GitHub does, in any language.
+
+    A section of ``nav`` in which no pattern finds a page is left out.
+    """
     root = Path(config.config_file_path).parent
 
     def expand(items: list[Any]) -> list[Any]:
@@ -43,6 +47,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         return expanded
 
     config.nav = expand(config.nav or [])
+    config.mdx_configs.setdefault("toc", {})["slugify"] = slugify(case="lower")
     return config
 
 
