@@ -8,9 +8,7 @@ from mkdocs.structure.files import File, Files
 from pymdownx.slugs import slugify
 
 WHERE = (  # what the site has of the repository: its pages, and the files that they show or link to
-    "README*.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
+    "*.md",
     "LICENSE",
     "docs/**/*.md",
     "docs/**/*.png",
