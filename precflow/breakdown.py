@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+FORMAT = "precflow-breakdown"  # of the result.json of a run that broke
 KINDS = ("exception", "memory", "crash", "hang", "silence")
 """It raised an exception; had too little memory; was killed by a signal; did not end in time; ended without a result."""
 _MOST_SHAPES = 4  # kinds of calls that a line names

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from precflow.breakdown import Breakdown
+from precflow.breakdown import FORMAT, Breakdown
 from precflow.files import write_text
 from precflow.report import html
 from precflow.report.templating import load_templates
 from precflow.version import __version__
 
-FORMAT, SCHEMA = "precflow-breakdown", 1
+SCHEMA = 1
 EXIT_CODE = 2
 _HEADINGS = {
     "exception": "raised an exception",

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from precflow import breakdown
 from precflow.agent import intake
 from precflow.agent.contract import level_of, parse_identity
 from precflow.curves.outcome import Point
@@ -188,6 +189,11 @@ def parse(data: bytes, place: str) -> ReportModel:
         plain = intake.parse_json(data)
     except ValueError as error:
         raise StoreError(f"{place} is no whole result: {error}", next_step=_AGAIN) from error
+    if isinstance(plain, dict) and plain.get("format") == breakdown.FORMAT:
+        raise StoreError(
+            f"{place} is of a run that broke, in {plain.get('stage')}: nothing was compared",
+            next_step=f"{str(plain.get('message'))[:200]}; the page beside it says where",
+        )
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
         raise StoreError(f"{place} is no result of precflow: it does not say format: {FORMAT}", next_step=_NAME_ANOTHER)
     if plain.get("schema") != RESULT_SCHEMA:

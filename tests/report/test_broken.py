@@ -5,6 +5,8 @@ import json
 import pytest
 
 from precflow.breakdown import AliveTensor, Breakdown, DeviceLog, GivenTensor, Instead, Memory
+from precflow.errors import StoreError
+from precflow.report import result_json
 from precflow.report.broken import BrokenRun, write_files
 from precflow.sides.breakdown import read_left_behind, read_reported
 
@@ -51,6 +53,8 @@ def test_every_format_says_where_and_none_has_a_path(tmp_path):
     plain = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert (plain["exit_code"], plain["verdict"], plain["breakdown"]["missing"]) == (2, None, "aten::gelu")
     assert plain["breakdown"]["memory"]["largest"][0]["bytes"] == 6
+    with pytest.raises(StoreError, match=r"of a run that broke, in dump\.target: nothing was compared"):
+        result_json.parse((tmp_path / "result.json").read_bytes(), "here")
 
 
 def test_a_row_for_each_fact_that_is_known_and_none_for_others():
