@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precflow import keys
 from precflow.agent import redaction
 from precflow.agent.variables import select_recorded
 from precflow.config.schema import Side
@@ -68,9 +69,12 @@ def take_fingerprint(side: Side) -> dict[str, Any]:
     elsewhere = _is_elsewhere(side)
     executable = side.interpreter if elsewhere else find_interpreter(side)
     everything = {**os.environ, **{name: str(value) for name, value in side.variables.items()}}
+    setup = [Path(file).expanduser() for file in side.setup]
     probed = _UNKNOWN if elsewhere else _probe(executable, everything.get("PYTHONPATH", ""))
     return {
         **({"launcher": [redaction.redact_word(word) for word in side.launcher]} if side.launcher else {}),
+        # By name and content: what it sets may be nothing that is recorded, and still another toolkit.
+        **({"setup": [[file.name, keys.file_digest(file) if file.is_file() else "absent"] for file in setup]} if setup else {}),
         "interpreter": {"path": executable if elsewhere else str(Path(executable).resolve()), "version": probed["version"]},
         "packages": probed["packages"],
         "accelerators": sorted(node.name for pattern in _NODES for node in Path("/dev").glob(pattern)),

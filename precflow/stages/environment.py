@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precflow import keys
 from precflow.agent import redaction
 from precflow.agent.contract import FACTS_FILE
 from precflow.config.schema import SIDES
@@ -20,14 +19,11 @@ from precflow.stages.job import Job, Stage, StageResult, ask_agent
 
 def _declare(side: str, job: Job) -> Mapping[str, Any]:
     settings = job.side(side)
-    setup = [Path(path).expanduser() for path in settings.setup]
     return {
         "device": list(settings.device),
         # In CI an emulated device must be asked for by its single name, never chosen because another one is missing.
         "emulated_allowed": len(settings.device) == 1 or not job.ci,
         "variables": redaction.redact(settings.variables),
-        # By name and content: the same file in another folder gives the same key.
-        "setup": [[file.name, keys.file_digest(file) if file.is_file() else "absent"] for file in setup],
         "require": {"torch": job.config.environment.require.torch, "python": job.config.environment.require.python},
         "here": take_fingerprint(settings),
     }

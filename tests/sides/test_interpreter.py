@@ -91,3 +91,11 @@ def test_behind_a_launcher_another_image_is_another_side_and_its_python_is_not_l
     old, new = (Side(launcher=("docker", "run", image), interpreter="/in/the/image/python") for image in ("app:1", "app:2"))
     assert take_fingerprint(old) == take_fingerprint(old) != take_fingerprint(new)
     assert find_origins(old, ["torch"]) == {}
+
+
+def test_a_set_up_file_with_another_content_is_another_side_wherever_it_lies(tmp_path):
+    for folder, text in (("a", "export X=1"), ("b", "export X=1"), ("c", "export X=2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "set_env.sh").write_text(text, encoding="utf-8")
+    one, same, other = (take_fingerprint(Side(setup=(str(tmp_path / name / "set_env.sh"),))) for name in "abc")
+    assert one == same != other
