@@ -8,8 +8,9 @@ on a page or on a screen. A catalogue, the files of ``conf/translation/zh``, has
 ``{}`` stands for a value and ``{#}`` for a number; the translation takes them by position, in any order. So a sentence is
 translated by its words and its values, whoever made it and whenever: a run that was stored years ago can be read in a language
 that was added since, and nothing that computes has to know of languages. A value of several words is translated too where
-the catalogue knows it, a single word only where the translation says so, ``{0!}``: it may be the name of a module. Text that no
-line fits is cut at its sentences and semicolons, and what is unknown then stays English: nothing is ever lost.
+the catalogue knows it, a single word only where the translation says so, ``{0!}``: it may be the name of a module. ``{&}``
+stands for an enumeration, ``a, b and c``, of which the catalogue has to know every part. Text that no line fits is cut at its
+sentences and semicolons, and what is unknown then stays English: nothing is ever lost.
 
 Rules have their translation beside their English, in the same file, so that a rule is still one file.
 """
@@ -33,12 +34,13 @@ ENGLISH, CHINESE, BOTH = LANGUAGES = ("en", "zh", "both")
 TAGS = {ENGLISH: "en", CHINESE: "zh-CN"}
 """Of a language as HTML has it."""
 VARIABLE = "PRECFLOW_LANG"
-_PLACE = re.compile(r"{(#?)}")
+_PLACE = re.compile(r"{([#&]?)}")
 _FILLED = re.compile(r"{(\d)(!?)}")
 _NUMBER = r"([+-]?(?:[\d.,\u202f\u00d7%]|(?<=\d) (?=[\d%\u00d7])|e-?\d|infinity|NaN)+)"
 _WORDS = re.compile(r"[A-Za-z]{2}")
 _SENTENCES = re.compile(r"(?<=[.?!]) +(?=[A-Z])")
 _WORD = re.compile(r"(?<![\w./-])[a-z]{2,}(?![\w./-])")  # of a sentence, and no part of a name
+_BETWEEN = re.compile(r"(?:, | and )(?![^()]*\))")  # parts of an enumeration, which may have more of their own in brackets
 _FEW = 3  # words
 _SCRIPT = "script"
 _GAP = "   "  # between two columns of a screen
@@ -63,10 +65,11 @@ class Catalogue:
                 kinds = _PLACE.findall(text)
                 source = re.escape(literals[0])
                 for kind, literal in zip(kinds, literals[1:], strict=True):
-                    source += (_NUMBER if kind else "(.+?)") + re.escape(literal)
+                    source += (_NUMBER if kind == "#" else "(.+?)") + re.escape(literal)
                 # The one with the most words of its own fits best, and of two a number fits better than any text.
                 place = (-sum(map(len, literals)), kinds.count(""))
-                patterns.append((place, max(literals, key=len), _GAP in text, source, said))
+                listed = [number for number, kind in enumerate(kinds, 1) if kind == "&"]
+                patterns.append((place, max(literals, key=len), _GAP in text, source, listed, said))
         self._patterns = [entry[1:] for entry in sorted(patterns, key=lambda entry: entry[0])]
         self._known: dict[str, str | None] = {}
 
@@ -106,12 +109,13 @@ class Catalogue:
         for form in dict.fromkeys((text, text[:1].lower() + text[1:], text[:1].upper() + text[1:])):
             if (said := also.get(form) or self._exact.get(form)) is not None:
                 return said
-            for literal, has_gap, source, said in self._patterns:
+            for literal, has_gap, source, listed, said in self._patterns:
                 # No sentence reaches over a gap between columns.
                 if literal in form and has_gap >= (_GAP in form) and (found := _compile(source).fullmatch(form)):
-                    if self._is_by_chance(found, also):
+                    enumerations = {number: self._enumerate(found[number], also) for number in listed}
+                    if None in enumerations.values() or (not listed and self._is_by_chance(found, also)):
                         continue
-                    return _FILLED.sub(functools.partial(self._fill_in, found, also), said)
+                    return _FILLED.sub(functools.partial(self._fill_in, found, also, enumerations), said)
         return None
 
     def _is_by_chance(self, found: re.Match[str], also: Mapping[str, str]) -> bool:
@@ -122,8 +126,18 @@ class Catalogue:
             for value in found.groups()
         )
 
-    def _fill_in(self, found: re.Match[str], also: Mapping[str, str], place: re.Match[str]) -> str:
-        value = found[int(place[1]) + 1]
+    def _enumerate(self, text: str, also: Mapping[str, str]) -> str | None:
+        """Return an enumeration; ``None`` if the catalogue does not know one of its parts."""
+        said = [self._match(part, also) for part in _BETWEEN.split(text)]
+        return None if None in said else "、".join(filter(None, said))
+
+    def _fill_in(
+        self, found: re.Match[str], also: Mapping[str, str], enumerations: Mapping[int, str | None], place: re.Match[str]
+    ) -> str:
+        number = int(place[1]) + 1
+        if enumerations.get(number):
+            return enumerations[number] or ""
+        value = found[number]
         if "<" in value or not (place[2] or " " in value):
             return value
         return self._find(value, also) or value

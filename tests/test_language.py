@@ -45,7 +45,7 @@ def test_every_text_of_the_page_is_said_in_chinese(template):
 
 def test_every_line_of_the_catalogue_takes_the_values_that_its_english_has():
     for text, said in (*ENTRIES.items(), *language.read_entries("zh", script=True).items()):
-        assert set(map(int, FILLED.findall(said))) == set(range(len(PLACE.findall(text)))), text
+        assert set(map(int, FILLED.findall(said))) == set(range(len(PLACE.findall(text.replace("{&}", "{}"))))), text
         assert CHINESE.search(said) or FILLED.search(said), text
 
 
@@ -54,8 +54,9 @@ def test_every_line_of_the_catalogue_is_the_one_that_fits_its_own_text():
     for text, said in ENTRIES.items():
         places = PLACE.findall(text)
         values = [str(44 + number) if place == "{#}" else "abc"[number % 3] * 3 for number, place in enumerate(places)]
-        filled = PLACE.sub(lambda _, left=list(values): left.pop(0), text)
-        expected = FILLED.sub(lambda place, all_of=values: all_of[int(place[1])], said)
+        filled = PLACE.sub(lambda _, left=list(values): left.pop(0), text.replace("{&}", "seeds set"))
+        listed = said.replace("{0}", ENTRIES["seeds set"]) if "{&}" in text else said
+        expected = FILLED.sub(lambda place, all_of=values: all_of[int(place[1])], listed)
         assert CATALOGUE.translate(filled) == expected
 
 
@@ -155,3 +156,23 @@ def test_commands_of_a_chinese_page_are_those_of_the_english_one(page):
     assert [line for line in commands if line not in known] == []
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        ("with dropout removed (33 places)", "已去除 dropout（33 处）"),
+        ("with seeds set and deterministic algorithms", "已固定随机种子、已启用确定性算法"),
+        (
+            "with dropout removed (on the target, 2 places), draws moved to the CPU (1 place) and seeds set",
+            "已去除 dropout（目标侧，2 处）、随机数已改在 CPU 上生成（1 处）、已固定随机种子",
+        ),
+        (
+            "with another learning rate (1 parameter group on the reference, 2 on the target)",
+            "已更改学习率（标杆侧 1 个参数组，目标侧 2 个参数组）",
+        ),
+        ("with seeds set and a soup of letters", "with seeds set and a soup of letters"),
+    ],
+)
+def test_an_enumeration_is_said_where_all_of_it_is_known(english, chinese):
+    assert language.load("zh").translate(english) == chinese
