@@ -3,6 +3,9 @@
 A normalisation gives ``w * (x - mean) / sqrt(var + eps) + b`` for each row. So another epsilon multiplies the part before ``b``
 by ``c(row) = sqrt((var + eps) / (var + eps'))``, nearest to 1 in rows with a large variance. ``w`` and ``b`` are not in a dump,
 but each column of the reference's own output is a straight line over the normalised input, which gives both.
+
+This is no hypothesis of the agent, which computes a call again with each of a few values: an epsilon may be any number, and a
+sample of the rows is enough to fit it, where the call as a whole was not kept.
 """
 
 from __future__ import annotations
