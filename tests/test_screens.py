@@ -82,7 +82,7 @@ def test_the_screens_of_a_dump_have_no_escape_code_without_colours(show, tmp_pat
             "   do:  precflow +recipe=x target.dtype=float16",
             ["   do:", "      precflow +recipe=x target.dtype=float16"],
         ),
-        ("   层层层层层层层层层层 层层层层层层", ["   层层层层层层层层层层", "      层层层层层层"]),
+        ("   层层层层层层层层层层 层层层层层层", ["   层层层层层层层层层层 层层层层", "      层层"]),
     ],
 )
 def test_lines_are_folded_between_words(line, folded):

@@ -6,8 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from amounts import ALL
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("training")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("training"),
+    # Ten interpreters start. That another image is another side is held by tests/sides/test_interpreter.py each time.
+    pytest.mark.skipif(not ALL, reason="it takes twenty seconds: set PRECFLOW_ALL_EXAMPLES"),
+]
 DOCKER = """#!/bin/sh
 # docker run --rm IMAGE PYTHON ARGUMENTS
 export FAKE_IMAGE="$3"

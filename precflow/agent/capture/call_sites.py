@@ -17,7 +17,14 @@ _WORKLOADS = "precflow.agent.workloads"
 # Modes that see a function before capture does: their frames lie between it and the user's line, and the worker's above both.
 _MODES = tuple(
     "%s.%s" % (_AGENT, name)
-    for name in ("script.losses", "session.choices", "session.interventions", "session.precision", "session.random_numbers")
+    for name in (
+        "script.loss_data",
+        "script.losses",
+        "session.choices",
+        "session.interventions",
+        "session.precision",
+        "session.random_numbers",
+    )
 )
 _USER, _SKIP, _END = "user", "skip", "end"
 

@@ -32,8 +32,12 @@ def list_alive(kind: str) -> List[Alive]:
         if not issubclass(type(each), torch.Tensor) or each.device.type != kind or each.layout != torch.strided:
             continue
         storage = each.untyped_storage()
-        if storage.nbytes() and storage.data_ptr() not in storages:
-            storages[storage.data_ptr()] = Alive(each, storage.nbytes())
+        try:
+            place = storage.data_ptr() if storage.nbytes() else 0
+        except RuntimeError:  # a stand-in without memory, such as the compiler's FakeTensor
+            continue
+        if place and place not in storages:
+            storages[place] = Alive(each, storage.nbytes())
     return sorted(storages.values(), key=lambda alive: -alive.size)
 
 

@@ -91,7 +91,10 @@ def test_a_file_says_what_it_is_how_to_run_it_and_holds_known_rules(rules, path)
     assert isinstance(content["title"], str)
     recipe = "dit_training workload.script=train.py" if path.stem in OF_TRAINING else "sd_text_encoder target.dtype=float32"
     recipe = "llm_generate" if path.stem in OF_WRITING else recipe
-    assert comment[-1] == f"#   precflow +recipe={recipe} +emulate={path.stem}"
+    command = f"precflow +recipe={recipe} +emulate={path.stem}"
+    if path.stem in OF_BREAKING:
+        command = f"precflow '+recipe=[sd_text_encoder,symptom/crash]' +emulate={path.stem} sides=[target]"
+    assert comment[-1] == f"#   {command}"
     rules.configure(content["rules"])
 
 

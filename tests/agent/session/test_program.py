@@ -49,18 +49,18 @@ def test_the_trainer():
 
 
 def test_loaders_say_how_they_read():
-    class Words(torch.utils.data.TensorDataset):
+    class Syllables(torch.utils.data.TensorDataset):  # what other tests leave has other names
         transform = "Lower()"
 
-    words = Words(torch.arange(10))
+    words = Syllables(torch.arange(10))
     loaders = [
         torch.utils.data.DataLoader(words, batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(7)),
         torch.utils.data.DataLoader(words, batch_size=5, drop_last=True),
     ]
-    found = name_loaders([each for each in find_loaders() if each["dataset"] == "Words"])
-    assert found["Words"]["shuffle"] == "True"
-    assert (found["Words"]["generator_seed"], found["Words"]["transform"]) == ("7", "Lower()")
-    assert (found["Words#2"]["sampler"], found["Words#2"]["drop_last"]) == ("SequentialSampler", "True")
+    found = name_loaders([each for each in find_loaders() if each["dataset"] == "Syllables"])
+    assert found["Syllables"]["shuffle"] == "True"
+    assert (found["Syllables"]["generator_seed"], found["Syllables"]["transform"]) == ("7", "Lower()")
+    assert (found["Syllables#2"]["sampler"], found["Syllables#2"]["drop_last"]) == ("SequentialSampler", "True")
     del loaders
 
 

@@ -20,8 +20,8 @@ from precflow.dumps.dtypes import NUMPY_DTYPES
 
 COMPILED = ("float32", "bfloat16", "float16")
 # Each form takes seven seconds to compile. By default every type is read, both widths stand on each side, and float32 is
-# rounded to either short type. float16 on both sides differs from bfloat16 in helpers that have tests of their own.
-FORMS = [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float32"), ("float32", "bfloat16")]
+# rounded to either short type. A short type on both sides differs from these in helpers that have tests of their own.
+FORMS = [("float32", "float32"), ("float16", "float32"), ("float32", "bfloat16")]
 if ALL:
     FORMS = list(itertools.product(COMPILED, COMPILED))
 SHAPES = [
