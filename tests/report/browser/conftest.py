@@ -102,9 +102,17 @@ class Browser:
     def wait(self, expression):
         """Wait until an expression holds."""
         until = time.monotonic() + PATIENCE
-        while not self.run(expression):
+        while not self._holds(expression):
             assert time.monotonic() < until, f"never came true: {expression}"
             time.sleep(0.02)
+
+    def _holds(self, expression):
+        try:
+            return self.run(expression)
+        except AssertionError as error:
+            if "navigated or closed" in str(error):  # the page that was asked has gone, and the next one comes
+                return False
+            raise
 
     def text(self, selector):
         """What an element shows."""
