@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from precflow.scan.index import Index
 from precflow.scan.rules import ScanRule
@@ -30,6 +30,16 @@ def find_rules(missing: str, index: Index, *, inside: str = "") -> list[tuple[st
             if whole or name in {*rule.names, *rule.calls, *rule.packages}:
                 found.setdefault(rule.id, (name, rule))
     return list(found.values())
+
+
+def find_types(missing: str, types: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]] | None:
+    """Return the function that was looked up and the element types that it takes on the other device; ``None`` if no list has it.
+
+    Args:
+        missing: An operator, as an error or a record names it: ``aten::lerp.Scalar``, ``sort``.
+        types: Dotted name of a function -> the types that it takes.
+    """
+    return next(((name, types[name]) for name, _ in _spell(missing, "") if name in types), None)
 
 
 def _spell(missing: str, inside: str) -> Iterator[tuple[str, bool]]:

@@ -24,6 +24,7 @@ from precflow.scan.rules import LOOK, NUMBERS, STOPS, ScanRule
 
 _OPENING = re.compile(rb"[A-Za-z]{0,2}(?:\"\"\"|'''|\"|')")  # of a string
 _AVAILABLE = re.compile(r"_?is_\w+_available|find_spec")  # not torch.cuda.is_available
+_LOOK_UP = frozenset(("get", "pop", "setdefault"))  # methods of a dict whose first argument is a key
 _KERNEL = "kernel"  # the kind of rules about kernels of CUDA
 _LONGEST = 80  # letters of what was found that are kept
 _GUARDS = frozenset(("ImportError", "ModuleNotFoundError", "Exception", ""))
@@ -403,8 +404,7 @@ class _Scanner:
         if isinstance(parent, (ast.Expr, ast.JoinedStr)):  # a docstring, or a part of an f-string
             return
         text = _read_string(node)
-        item = isinstance(parent, ast.Subscript) and parent.slice is node
-        for pattern, rule in self._index.items if item else self._index.strings:
+        for pattern, rule in self._index.items if self._looks_up(node) else self._index.strings:
             if (
                 pattern.fullmatch(text)
                 and not self._is_elsewhere(rule, node)
@@ -417,6 +417,15 @@ class _Scanner:
         if self._setup and len(text) < _LONGEST:
             for name, rule in self._index.find_requirements(text):
                 self._note(rule, node, name)
+
+    def _looks_up(self, node: ast.expr) -> bool:
+        """Tell whether a string is what something is looked up by: ``x["cuda"]``, ``{"cuda": x}``, ``x.get("cuda")``."""
+        parent = self._parents.get(node)
+        if isinstance(parent, ast.Dict):
+            return node in parent.keys
+        if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute) and parent.args:
+            return parent.func.attr in _LOOK_UP and parent.args[0] is node
+        return isinstance(parent, ast.Subscript) and parent.slice is node
 
     def _find_partner(self, node: ast.expr) -> str:
         """Return the name of what a string is given to, is the default of, or is compared with; ``""`` if it has none."""

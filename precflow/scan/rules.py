@@ -59,7 +59,8 @@ class ScanRule:
         definitions: Methods that a class defines.
         variables: Environment variables, in Python and in scripts.
         strings: Regular expression that a whole string of Python must fit; a field of an f-string is ``{}``.
-        items: The same for a string that something is looked up by, as in ``state["cuda"]``, which is no string otherwise.
+        items: The same for a string that something is looked up by, as in ``state["cuda"]``, or ``{"cuda": state}``, which is no
+            string otherwise.
         text: Regular expression that is looked for in each line of other files, without their comments.
         files: Names of files, such as ``*.cu``. Of a rule with `text` those that are read; else the file itself is found.
         given: Arguments that a call must have: name, or position from 0, to a regular expression for its value as it is
@@ -108,20 +109,37 @@ class ScanRule:
 
 
 @dataclass(frozen=True)
+class Takes:
+    """The element types that some functions take on the other device.
+
+    Attributes:
+        takes: Types as torch calls them, such as ``bfloat16``.
+        names: Dotted names of the functions.
+    """
+
+    takes: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RuleFile:
     """One file.
 
     Attributes:
         title: What the findings of this kind are called.
         rules: Name -> rule.
+        types: Which functions take which element types: a call that asks for another one is found.
         sources: Where the knowledge comes from.
     """
 
     title: str
     rules: Mapping[str, ScanRule]
+    types: tuple[Takes, ...] = ()
     sources: tuple[str, ...] = ()
 
 
+TYPES = ("bfloat16", "float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64", "complex128")
+_SPELLINGS = {"float16": "half", "float32": "float", "float64": "double", "complex64": "cfloat", "complex128": "cdouble"}
 _WORDS = {"ScanRule.weight": WEIGHTS}
 _OURS = ("id", "kind", "order")  # fields that are no keys of a file
 
@@ -133,14 +151,20 @@ class RuleSet:
     Attributes:
         rules: The rules.
         titles: Kind -> title.
+        types: Dotted name of a function -> the element types that it takes there, where a file says so.
     """
 
     rules: tuple[ScanRule, ...]
     titles: Mapping[str, str]
+    types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def load_rules(team: Sequence[Path] = ()) -> RuleSet:
+def load_rules(team: Sequence[Path] = (), dtype: str = "") -> RuleSet:
     """Read all rules: those of the team's folders and the shipped ones.
+
+    Args:
+        team: Folders of a team's files.
+        dtype: The element type that the source is going to compute in: functions that do not take it are found, too.
 
     Raises:
         ConfigError: Some files are not usable; carries the problems of all of them.
@@ -148,13 +172,33 @@ def load_rules(team: Sequence[Path] = ()) -> RuleSet:
     files = load_files(
         (*team, resources.directory("conf") / GROUP), check_file, "rules of the scan", "nothing was scanned", _find_same_names
     )
-    rules: list[ScanRule] = []
-    for path, file in files:
-        rules += [
-            replace(rule, id=f"{path.stem}.{name}", kind=path.stem, order=len(rules) + number)
-            for number, (name, rule) in enumerate(file.rules.items())
-        ]
-    return RuleSet(tuple(rules), {path.stem: file.title for path, file in files})
+    named = [(path, name, rule) for path, file in files for name, rule in file.rules.items()]
+    of_types = [(path, name, rule) for path, file in files for name, rule in _list_rules_of_types(file.types, dtype)]
+    # What is known of a function and a type says more than a rule about all of that type.
+    of_team = [each for each in named if each[0].parent in team]
+    ordered = [*of_team, *of_types, *(each for each in named if each[0].parent not in team)]
+    rules = [
+        replace(rule, id=f"{path.stem}.{name}", kind=path.stem, order=number)
+        for number, (path, name, rule) in enumerate(ordered)
+    ]
+    types = {name: each.takes for _, file in reversed(files) for each in file.types for name in each.names}
+    return RuleSet(tuple(rules), {path.stem: file.title for path, file in files}, types)
+
+
+def _list_rules_of_types(types: Sequence[Takes], dtype: str) -> Iterator[tuple[str, ScanRule]]:
+    """Yield a rule for each element type that a call may ask for by `dtype=`, and one for the type that is computed in."""
+    for wanted in TYPES if types else ():
+        names = tuple(name for each in types if wanted not in each.takes for name in each.names)
+        if not names:
+            continue
+        why = f"The published list of its element types does not name {wanted}."
+        do = "ask for a type that it takes, or compute this part on the CPU"
+        given = {"dtype": rf"(\w+\.)?({'|'.join(filter(None, (wanted, _SPELLINGS.get(wanted))))})"}
+        # torch.cumsum is the method `cumsum` too; what lives deeper is not.
+        methods = tuple(name.partition(".")[2] for name in names if name.count(".") == 1)
+        yield wanted, ScanRule(why, do, LOOK, calls=names, methods=methods, given=given)
+        if wanted == dtype:
+            yield f"computes_{wanted}", ScanRule(why, do, LOOK, names=names)
 
 
 def _find_same_names(files: Sequence[tuple[Path, RuleFile]]) -> Iterator[Problem]:
@@ -170,8 +214,12 @@ def check_file(path: Path) -> Checked[RuleFile]:
     return check_document(read(path, GROUP, path.stem), RuleFile, _find_problems, _WORDS)
 
 
-def _find_problems(document: Document, _: RuleFile | None) -> PathProblems:
+def _find_problems(document: Document, built: RuleFile | None) -> PathProblems:
     """Yield what is wrong with values that have the right form: expressions, and what belongs together."""
+    for number, each in enumerate(built.types if built else ()):
+        unknown = [name for name in each.takes if name not in TYPES]
+        if unknown:
+            yield ("types", str(number), "takes"), f"{unknown[0]} is no element type: one of {', '.join(TYPES)}"
     rules = document.data.get("rules")
     for name, rule in rules.items() if isinstance(rules, Mapping) else ():
         if isinstance(rule, Mapping):

@@ -9,8 +9,8 @@ from pathlib import Path
 from precflow.breakdown import Breakdown, Instead
 from precflow.errors import PrecflowError
 from precflow.scan.index import Index
-from precflow.scan.missing import find_rules
-from precflow.scan.rules import GROUP, NUMBERS, RuleSet, load_rules
+from precflow.scan.missing import find_rules, find_types
+from precflow.scan.rules import GROUP, NUMBERS, TYPES, RuleSet, load_rules
 from precflow.scan.tree import scan_tree
 
 _MOST = 3  # rules that are named
@@ -27,7 +27,19 @@ def advise(broke: Breakdown, team: Mapping[str, Sequence[Path]]) -> Breakdown:
         rules = load_rules(team.get(GROUP, ()))
     except PrecflowError:  # a team's rules are not usable: the breakdown is what counts here
         return broke
-    return dataclasses.replace(broke, instead=(_find_missing(broke, rules) or _scan_line(broke, rules))[:_MOST])
+    instead = (*_find_other_type(broke, rules), *(_find_missing(broke, rules) or _scan_line(broke, rules)))
+    return dataclasses.replace(broke, instead=instead[:_MOST])
+
+
+def _find_other_type(broke: Breakdown, rules: RuleSet) -> tuple[Instead, ...]:
+    """Return which element types the operator takes there, where it was given one that its published list does not name."""
+    name = broke.missing or broke.operator
+    known = find_types(name, rules.types) if name and broke.kind == "exception" else None
+    given = broke.inputs[0].dtype if broke.inputs else ""  # lists name the types of the first argument
+    if known is None or given not in TYPES or given in known[1]:
+        return ()
+    why = f"The published list of its element types does not name {given}."
+    return (Instead("support.types", known[0], why, f"it takes {', '.join(known[1])}"),)
 
 
 def _find_missing(broke: Breakdown, rules: RuleSet) -> tuple[Instead, ...]:

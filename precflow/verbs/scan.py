@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precflow.errors import StoreError
+from precflow.errors import ConfigError, StoreError
 from precflow.files import write_bytes, write_text
 from precflow.verbs import Verb, make_parser, print_json, write
 
@@ -30,24 +30,29 @@ def main(arguments: Sequence[str]) -> int:
     What somebody only has to look at, and what decides the numbers, does not change the exit code.
 
     Raises:
-        ConfigError: A file of rules is not usable.
+        ConfigError: A file of rules is not usable, or there is no such element type.
         StoreError: There is no such folder, or a file cannot be written.
     """
-    options = make_parser("scan", "TREE [--patch FILE] [--output FOLDER] [--limit N]")
+    options = make_parser("scan", "TREE [--patch FILE] [--output FOLDER] [--dtype TYPE] [--limit N]")
     options.add_argument(
         "tree", type=Path, metavar="TREE", help="the folder of a source tree, or one file; nothing in it is changed"
     )
     options.add_argument("--patch", type=Path, metavar="FILE", help="write the patch, for `git apply` in TREE")
     options.add_argument("--output", type=Path, metavar="FOLDER", help="write page, Markdown, JSON, JUnit and SARIF there")
     options.add_argument(
+        "--dtype", default="", metavar="TYPE", help="what it is going to compute in, such as bfloat16: functions that lack it"
+    )
+    options.add_argument(
         "--limit", type=int, default=_LIMIT, metavar="N", help=f"places listed at most (default {_LIMIT}, 0: all)"
     )
     chosen = options.parse_args(arguments)
     from precflow.config.search_path import list_folders, team_folders
-    from precflow.scan.rules import GROUP, load_rules
+    from precflow.scan.rules import GROUP, TYPES, load_rules
     from precflow.scan.tree import scan_tree
 
-    rules = load_rules(team_folders(GROUP, list_folders(chosen.config_dir)))
+    if chosen.dtype and chosen.dtype not in TYPES:
+        raise ConfigError(f"--dtype {chosen.dtype}: expected one of {', '.join(TYPES)}")
+    rules = load_rules(team_folders(GROUP, list_folders(chosen.config_dir)), chosen.dtype)
     scan = scan_tree(chosen.tree.expanduser(), rules)
     code = 1 if (scan.by_hand if chosen.patch else scan.of_weight("stops")) else 0
     written = _write_files(scan, code, chosen.patch, chosen.output)

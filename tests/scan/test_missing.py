@@ -3,7 +3,7 @@
 import pytest
 
 from precflow.scan.index import Index
-from precflow.scan.missing import find_rules
+from precflow.scan.missing import find_rules, find_types
 from precflow.scan.rules import load_rules
 
 
@@ -34,3 +34,10 @@ def test_an_attribute_of_a_module_is_looked_up_there(index):
 @pytest.mark.parametrize("missing", ["aten::my_operator", "my_package", "aclnnFoo", "no kernel image is available", "", "::"])
 def test_nothing_is_known_of_anything_else(index, missing):
     assert find_rules(missing, index, inside="NPU") == []
+
+
+def test_an_operator_is_looked_up_in_the_list_of_element_types():
+    types = load_rules().types
+    assert find_types("aten::lerp.Scalar", types) == ("torch.lerp", ("float16", "float32"))
+    assert find_types("linear", types) == ("torch.nn.functional.linear", ("bfloat16", "float16", "float32"))
+    assert find_types("my_operator", types) is None

@@ -40,6 +40,16 @@ def test_the_rule_of_a_team_counts_before_ours(team):
     assert (finding.rule, finding.patched) == ("ours.word", False)
 
 
+def test_a_list_of_element_types_finds_calls_that_ask_for_another_and_functions_that_lack_one(team):
+    folder = team(GOOD + "types:\n  - {takes: [float32, int64], names: [our.norm]}\n")
+    source = "import our\nour.norm(x, dtype=torch.bfloat16)\nour.norm(x, dtype=torch.float32)\nour.norm(x)\n"
+    findings = scan_source(source, Index(load_rules([folder]))).findings
+    assert [(finding.rule, finding.line) for finding in findings] == [("ours.bfloat16", 2)]
+    findings = scan_source(source, Index(load_rules([folder], "float16"))).findings
+    assert [finding.line for finding in findings if finding.rule == "ours.computes_float16"] == [2, 3, 4]
+    assert [finding.rule for finding in scan_source(source, Index(load_rules([folder], "int64"))).findings] == ["ours.bfloat16"]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -54,6 +64,7 @@ def test_the_rule_of_a_team_counts_before_ours(team):
         (GOOD + "    replace_value: '1'\n", 7, "name it under `given`"),
         (GOOD + "    kind: x\n", 7, "no such key"),
         (GOOD.replace("kernel:", "Ker nel:"), 3, "small letters"),
+        (GOOD + "types: [{takes: [half], names: [our.fast_norm]}]\n", 7, "is no element type"),
         ("rules: {}\n", 0, "is missing"),
         ("title: [\n", 2, "is not YAML"),
     ],

@@ -83,7 +83,16 @@ def test_rules_of_a_team_come_with_its_folder(tree, tmp_path, capsys):
     assert main(["validate", "scan/ours", "--config-dir", str(tmp_path / "team")]) == 2
 
 
-@pytest.mark.parametrize("words", [["nowhere"], [], ["a", "b"], ["--limit", "x", "a"]])
+def test_functions_that_do_not_take_the_type_that_is_computed_in_are_found(tree, capsys):
+    (tree / "other.py").write_text("import torch\nx = torch.lerp(a, b, 0.5)\n", encoding="utf-8")
+    found = {}
+    for dtype in ("float16", "bfloat16"):
+        main(["scan", str(tree), "--dtype", dtype, "--json"])
+        found[dtype] = {finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["bfloat16"] - found["float16"] == {"support.computes_bfloat16"}
+
+
+@pytest.mark.parametrize("words", [["nowhere"], [], ["a", "b"], ["--limit", "x", "a"], ["--dtype", "half", "."]])
 def test_what_cannot_be_done_is_two(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["scan", *words]) == 2
