@@ -33,7 +33,7 @@ def find_rules(missing: str, index: Index, *, inside: str = "") -> list[tuple[st
 
 
 def find_types(missing: str, types: Mapping[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]] | None:
-    """Return the function that was looked up and the element types that it takes on the other device; ``None`` if no list has it.
+    """Return the function that was looked up and the types that it takes on the other device; ``None`` if no list has it.
 
     Args:
         missing: An operator, as an error or a record names it: ``aten::lerp.Scalar``, ``sort``.

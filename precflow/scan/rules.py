@@ -59,7 +59,7 @@ class ScanRule:
         definitions: Methods that a class defines.
         variables: Environment variables, in Python and in scripts.
         strings: Regular expression that a whole string of Python must fit; a field of an f-string is ``{}``.
-        items: The same for a string that something is looked up by, as in ``state["cuda"]``, or ``{"cuda": state}``, which is no
+        items: The same for a string that something is looked up by, as in ``state["cuda"]`` or ``{"cuda": 1}``, which is no
             string otherwise.
         text: Regular expression that is looked for in each line of other files, without their comments.
         files: Names of files, such as ``*.cu``. Of a rule with `text` those that are read; else the file itself is found.
@@ -138,7 +138,20 @@ class RuleFile:
     sources: tuple[str, ...] = ()
 
 
-TYPES = ("bfloat16", "float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64", "complex128")
+TYPES = (
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "bool",
+    "complex64",
+    "complex128",
+)
 _SPELLINGS = {"float16": "half", "float32": "float", "float64": "double", "complex64": "cfloat", "complex128": "cdouble"}
 _WORDS = {"ScanRule.weight": WEIGHTS}
 _OURS = ("id", "kind", "order")  # fields that are no keys of a file

@@ -15,6 +15,8 @@ def test_an_operator_that_was_given_another_type_than_it_takes_is_named_with_its
     assert (instead.rule, instead.found, instead.do) == ("support.types", "torch.lerp", "it takes float16, float32")
 
 
-@pytest.mark.parametrize("known", [broke("float32"), broke("bfloat16", "my_operator"), Breakdown("target", "crash", operator="lerp")])
+@pytest.mark.parametrize(
+    "known", [broke("float32"), broke("bfloat16", "my_operator"), Breakdown("target", "crash", operator="lerp")]
+)
 def test_nothing_is_said_of_a_type_that_it_takes_or_where_nothing_is_known(known):
     assert advise(known, {}).instead == ()
