@@ -65,6 +65,16 @@ def describe_elsewhere(header: Header) -> str:
     return f"{nodes} of the graph run on the CPU, not on {header.conversion['provider']}: {', '.join(kinds[:_SHOWN])}{more}"
 
 
+def describe_wider(header: Header) -> str:
+    """Return in words that the device keeps more digits between nodes than its tensors have; ``""`` if it does not."""
+    if not header.conversion.get("wider"):
+        return ""
+    return (
+        f"{header.conversion['provider']} keeps more digits between two nodes than float16 has: what a node has read is not "
+        "known, so none is computed again from its own inputs"
+    )
+
+
 def take_links(verdict: Verdict, *headers: Header) -> Verdict:
     """Return a verdict with what the links of its sides say.
 
@@ -73,8 +83,8 @@ def take_links(verdict: Verdict, *headers: Header) -> Verdict:
     """
     links = [link for header in headers for link in read_links(header)]
     for header in headers:
-        if elsewhere := describe_elsewhere(header):
-            verdict = replace(verdict, warnings=_add(verdict.warnings, elsewhere))
+        for said in filter(None, (describe_elsewhere(header), describe_wider(header))):
+            verdict = replace(verdict, warnings=_add(verdict.warnings, said))
     for link in links:
         said = describe_link(link)
         if link["state"] == BROKEN and link["link"] != "half":

@@ -120,14 +120,16 @@ def dump(request: Request, device: Device, where: torch.device, events: Events) 
             final = chain.half
             values = graph.run(final, feeds, provider=request.conversion.provider)
             again = graph.run(final, feeds, provider=request.conversion.provider) if request.determinism.repeat else None
+            wider = _keeps_more_digits(request, final, feeds, values)
         with events.time_part("links", "comparing each link of the conversion"):
             links = examine(chain, feeds, pairs, records)
             if isinstance(workload.model, Graph):
                 links[0] = links[0]._replace(link=UPGRADE)
-        written = write_lines(request, made, pairs, values, writer)
+        shown = not wider and not request.conversion.keep_float32
+        written = write_lines(request, made, pairs, values, writer, shown=shown)
         header = {
             **made.header,
-            "conversion": {**describe(request, plain, final), "links": [link.to_plain() for link in links]},
+            "conversion": {**describe(request, plain, final), "wider": wider, "links": [link.to_plain() for link in links]},
             "declared": request.declared,
             "dtype": request.dtype,
             "capture": request.capture.to_plain(),
@@ -219,6 +221,14 @@ def make_chain(request: Request, plain: Any) -> Chain:
     return Chain(plain, made, half, settings.provider, settings.keep_float32)
 
 
+def _keeps_more_digits(request: Request, final: Any, feeds: Feeds, values: Mapping[str, Any]) -> bool:
+    """Tell whether the device has more digits between nodes than it shows; the CPU rounds each: see :func:`make_chain`."""
+    provider = request.conversion.provider
+    return (
+        request.dtype == "float16" and provider != graph.CPU and graph.keeps_more_digits(final, feeds, values, provider)
+    )
+
+
 def _run_plain(plain: Any, feeds: Feeds, forced: Mapping[str, Any]) -> Dict[str, Any]:
     return graph.run(plain, feeds._replace(forced=forced))
 
@@ -249,8 +259,19 @@ def order_outputs(made: TorchRun) -> List[Key]:
     return [(line["order"], output["index"]) for line in whole for output in line["outputs"]]
 
 
-def write_lines(request: Request, made: TorchRun, pairs: Pairs, values: Mapping[str, Any], writer: Writer) -> Set[Key]:
-    """Write the records that the graph has, with its values; return their keys."""
+def write_lines(
+    request: Request, made: TorchRun, pairs: Pairs, values: Mapping[str, Any], writer: Writer, *, shown: bool
+) -> Set[Key]:
+    """Write the records that the graph has, with its values; return their keys.
+
+    Args:
+        request: What to keep.
+        made: Run of torch.
+        pairs: Which tensor is which record.
+        values: Tensors of the graph by name.
+        writer: Takes the records.
+        shown: A node in float16 reads what these values are. If not, inputs are left out: what was read had more digits.
+    """
     names = {key: name for key, name in pairs.tensors.items() if name in values}
     wanted = [line for line in made.lines if _is_wanted(request, line)]
     orders = {line["order"] for line in wanted if any((line["order"], put["index"]) in names for put in line["outputs"])}
@@ -277,13 +298,13 @@ def write_lines(request: Request, made: TorchRun, pairs: Pairs, values: Mapping[
                 written.add((line["order"], put["index"]))
         inputs = []
         for put in line["inputs"]:
-            shown = {**put, "source": _find_kept(put["source"], orders, by_order)}
+            kept = {**put, "source": _find_kept(put["source"], orders, by_order)}
             value = find_value(tuple(put["source"]), put) if put["source"] else made.tensors.get(put["content"])
             if value is not None and value.dtype == torch.float32 and half:
                 value = value.half()  # a weight or an input of the model
-            if half and request.conversion.keep_float32:
-                value = None  # a node that stays in float32 reads what was not rounded
-            inputs.append(_leave_out(shown, half=half) if value is None else _store(shown, value, writer, store=store))
+            if half and not shown:
+                value = None
+            inputs.append(_leave_out(kept, half=half) if value is None else _store(kept, value, writer, store=store))
         writer.call({**line, "inputs": inputs, "outputs": outputs})
     writer.close_step(0, 0)
     return written

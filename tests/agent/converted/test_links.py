@@ -140,3 +140,5 @@ def test_a_broken_link_is_in_the_header_and_decides_the_verdict(convert, convers
     assert len(verdict.links) == 4
     left = replace(header, conversion={**header.conversion, "provider": "Ours", "elsewhere": ["Gemm", "Add", "Gemm"]})
     assert take_links(verdict, left).warnings == ("3 nodes of the graph run on the CPU, not on Ours: Gemm, Add",)
+    wider = replace(header, conversion={**header.conversion, "provider": "Ours", "wider": True})
+    assert "Ours keeps more digits between two nodes than float16 has" in take_links(verdict, wider).warnings[0]
