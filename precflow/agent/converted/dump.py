@@ -224,9 +224,7 @@ def make_chain(request: Request, plain: Any) -> Chain:
 def _keeps_more_digits(request: Request, final: Any, feeds: Feeds, values: Mapping[str, Any]) -> bool:
     """Tell whether the device has more digits between nodes than it shows; the CPU rounds each: see :func:`make_chain`."""
     provider = request.conversion.provider
-    return (
-        request.dtype == "float16" and provider != graph.CPU and graph.keeps_more_digits(final, feeds, values, provider)
-    )
+    return request.dtype == "float16" and provider != graph.CPU and graph.keeps_more_digits(final, feeds, values, provider)
 
 
 def _run_plain(plain: Any, feeds: Feeds, forced: Mapping[str, Any]) -> Dict[str, Any]:
@@ -259,7 +257,7 @@ def order_outputs(made: TorchRun) -> List[Key]:
     return [(line["order"], output["index"]) for line in whole for output in line["outputs"]]
 
 
-def write_lines(
+def write_lines(  # noqa: PLR0913  two runs, what pairs them, and where they go
     request: Request, made: TorchRun, pairs: Pairs, values: Mapping[str, Any], writer: Writer, *, shown: bool
 ) -> Set[Key]:
     """Write the records that the graph has, with its values; return their keys.
