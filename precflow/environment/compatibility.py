@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from precflow import resources
 from precflow.config.data_files import Checked, check_document, load_files
@@ -18,6 +19,7 @@ from precflow.environment.versions import begins_with, parse
 
 GROUP = "compatibility"
 TOPIC = "matching table"
+_KEYS = ("releases", "python", "ascend_drivers", "nvidia_drivers", "machines", "glibc")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Table:
         python: Version of torch -> versions of Python, as ``3.10``, that torch_npu is published for.
         ascend_drivers: Beginning of CANN's version -> beginnings of the drivers' versions that it runs with.
         nvidia_drivers: Major version of CUDA -> oldest driver.
+        machines: Kinds of processors that torch_npu is published for.
+        glibc: Version of torch -> oldest C library that its torch_npu runs with.
     """
 
     title: str
@@ -50,6 +54,8 @@ class Table:
     python: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ascend_drivers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     nvidia_drivers: Mapping[str, str] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
+    glibc: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_tables(team: Sequence[Path] = ()) -> tuple[Table, ...]:
@@ -81,23 +87,26 @@ def _find_problems(document: Document, table: Table | None) -> PathProblems:
         texts += [((key, name), name) for name in matched]
         texts += [((key, name, str(number)), text) for name, given in matched.items() for number, text in enumerate(given)]
     texts += [(("nvidia_drivers", name), text) for name, text in table.nvidia_drivers.items()]
+    texts += [(("glibc", name), each) for name, text in table.glibc.items() for each in (name, text)]
     for where, text in texts:
         if parse(text) is None:
             yield where, f"{text!r} is no version"
-    if not any(document.data.get(key) for key in ("releases", "python", "ascend_drivers", "nvidia_drivers")):
-        yield (), "matches nothing: give it releases, python, ascend_drivers or nvidia_drivers"
+    if not any(document.data.get(key) for key in _KEYS):
+        yield (), f"matches nothing: give it one of {', '.join(_KEYS)}"
 
 
-def check_versions(versions: Mapping[str, str], tables: Sequence[Table]) -> list[Row]:
+def check_versions(versions: Mapping[str, str], tables: Sequence[Table], system: Mapping[str, Any] | None = None) -> list[Row]:
     """Hold the versions of one side to the tables; return a row for each table that says something about it.
 
     Args:
         versions: See :func:`precflow.environment.versions.list_versions`.
         tables: Those of the team first.
+        system: Its system, as the facts of a side have it: ``machine`` and ``libc``.
     """
     return [
         *_check_torch_npu(versions, tables),
         *_check_python(versions, tables),
+        *_check_system(versions, tables, system or {}),
         *_check_ascend_driver(versions, tables),
         *_check_nvidia_driver(versions, tables),
     ]
@@ -163,6 +172,50 @@ def _check_python(versions: Mapping[str, str], tables: Sequence[Table]) -> Itera
             fix = f"make an environment with Python {known[-1]}"
             yield Row(TOPIC, text) if here in known else Row(TOPIC, f"{text}; found {python}", problem=True, fix=fix)
             return
+
+
+def _check_system(versions: Mapping[str, str], tables: Sequence[Table], system: Mapping[str, Any]) -> Iterator[Row]:
+    machine, torch = str(system.get("machine", "")), parse(versions.get("torch", ""))
+    name, _, library = str(system.get("libc", "")).partition(" ")
+    known = next((table.machines for table in tables if table.machines), ())
+    if "torch-npu" not in versions or not machine or not known:
+        return
+    # Of several entries the one counts that is for this torch or the last one before it.
+    wanted = [(parse(since), oldest) for table in tables for since, oldest in table.glibc.items()]
+    fitting = [(since, oldest) for since, oldest in wanted if since and torch and since <= torch]
+    oldest = max(fitting, key=lambda each: each[0])[1] if fitting else ""
+    here, needed = parse(library), parse(oldest)
+    text = f"torch_npu is published for {' and '.join(known)}" + (f", with glibc {oldest} or newer" if oldest else "")
+    if machine not in known:
+        yield Row(TOPIC, f"{text}; found {machine}", problem=True, fix="build it from its sources, or use another machine")
+    elif needed and name and (name != "glibc" or here is None or here < needed):
+        found = f"{name} {library}".strip()
+        yield Row(TOPIC, f"{text}; found {found}", problem=True, fix=f"use a system with glibc {oldest} or newer")
+    else:
+        yield Row(TOPIC, text)
+
+
+def check_firmware(machine: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield whether the firmware fits the driver. Each driver carries what it works with: there is no table of all of them.
+
+    Args:
+        machine: See ``precflow/agent/session/machine.py``.
+    """
+    board, first_last = machine.get("npu_board") or {}, machine.get("ascend_firmware_range") or []
+    firmware, driver = machine.get("ascend_firmware") or board.get("firmware", ""), machine.get("ascend_driver", "")
+    said, here = str(board.get("compatibility", "")), parse(str(firmware))
+    ends = [parse(str(text)) for text in first_last]
+    text = f"firmware {firmware or '(version not told)'} with driver {driver or '(version not told)'}"
+    fix = "install the firmware that belongs to the driver; the same page has both"
+    if said.upper() in {"OK", "NOK"}:
+        fits = said.upper() == "OK"
+        yield Row(TOPIC, f"{text}: npu-smi says {said}", problem=not fits, fix="" if fits else fix)
+    elif here is not None and len(ends) == 2 and ends[0] is not None and ends[1] is not None:
+        fits = ends[0] <= here <= ends[1]
+        row = f"{text}, which works with {first_last[0]} to {first_last[1]}"
+        yield Row(TOPIC, row, problem=not fits, fix="" if fits else fix)
+    elif here is not None:
+        yield Row(TOPIC, f"{text}: neither the driver nor npu-smi says whether they fit", unknown=True)
 
 
 def _check_ascend_driver(versions: Mapping[str, str], tables: Sequence[Table]) -> Iterator[Row]:

@@ -62,7 +62,7 @@ def list_versions(facts: Mapping[str, Any], packages: Mapping[str, str] | None =
 
     Returns:
         Packages by their names (``torch-npu``), and ``python``, ``cann``, ``cuda`` (that torch is built for), ``cudnn``,
-        ``ascend-driver``, ``ascend-firmware`` and ``nvidia-driver``.
+        ``ascend-driver``, ``ascend-firmware`` and ``nvidia-driver``, and what a plugin is built with (``cmake``, ``gcc`` ...).
     """
     device, torch, machine, python = (read_section(facts, name) for name in ("device", "torch", "machine", "python"))
     found = {package_name(name): version for name, version in (read_section(facts, "packages") or packages or {}).items()}
@@ -75,6 +75,7 @@ def list_versions(facts: Mapping[str, Any], packages: Mapping[str, str] | None =
         "cann": device.get("cann", ""),
     }
     found |= {name: machine.get(name.replace("-", "_"), "") for name in ("ascend-driver", "ascend-firmware", "nvidia-driver")}
+    found |= {name: read_section(machine, "tools").get(name, "") for name in ("cmake", "gcc", "g++", "ninja")}
     found["cann"] = machine.get("cann", "") if found["cann"] in UNKNOWN else found["cann"]
     return {name: str(version) for name, version in found.items() if str(version) not in UNKNOWN}
 

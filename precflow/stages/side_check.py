@@ -16,7 +16,7 @@ from precflow.agent.contract import FACTS_FILE
 from precflow.config.schema import RunConfig, Side
 from precflow.dumps.requests import machine_request
 from precflow.environment.checks import Row
-from precflow.environment.compatibility import Table, check_versions, load_tables
+from precflow.environment.compatibility import Table, check_firmware, check_versions, load_tables
 from precflow.environment.known_issues import BREAKS, GROUP, KnownIssue, MetIssue, load_issues, meet
 from precflow.environment.machine_checks import Wanted, check_machine
 from precflow.environment.requirements import find_missing
@@ -131,7 +131,8 @@ def check_side(config: RunConfig, name: str, ask: Ask, knowledge: Knowledge, fol
     free = shutil.disk_usage(folder or tempfile.gettempdir()).free
     rows = [
         _describe_side(facts, refused),
-        *check_versions(versions, knowledge.tables),
+        *check_versions(versions, knowledge.tables, facts.get("system")),
+        *check_firmware(facts["machine"]),
         *check_machine(facts["machine"], variables, wanted, now=asked.now),
         *_check_variables({**variables, **(facts.get("variables") or {})}),
         *_describe_issues(met),

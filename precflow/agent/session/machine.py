@@ -59,8 +59,10 @@ def collect(output: str, *, started: bool = False) -> Dict[str, Any]:
             "atb": bool(variables.get("ATB_HOME_PATH")),
         },
         **{name: _read_driver(path) for name, path in _DRIVERS.items()},
+        "ascend_firmware_range": _read_firmware_range(_DRIVERS["ascend_driver"]),
         "nodes": {name: _count_nodes(start) for name, start in (("npu", "davinci"), ("cuda", "nvidia"))},
         "npu_smi": _ask("npu-smi", ["info"]),
+        "npu_board": _read_board(_ask("npu-smi", ["info", "-t", "board", "-i", "0"])),
         "nvidia_smi": _ask("nvidia-smi", ["--query-gpu=" + _NVIDIA_FIELDS, "--format=csv,noheader,nounits"]),
         "device_memory": _read_device_memory() if started else {},
         "memory": _read_memory(),
@@ -116,6 +118,24 @@ def _read_driver(path: str) -> str:
             return value.strip()
     versions = _VERSION.findall(lines[0]) if lines else []
     return str(versions[0]) if versions else ""
+
+
+def _read_firmware_range(path: str) -> List[str]:
+    """Return the first and last version of the firmware that a driver works with, as it writes: ``[7.0.0,7.7.99]``."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            text = stream.read(_LONGEST)
+    except OSError:
+        return []
+    found = re.search(r"^compatible_version_fw=\[([^,\]]+),([^\]]+)\]", text, re.MULTILINE)
+    return [part.strip() for part in found.groups()] if found else []
+
+
+def _read_board(answer: Mapping[str, Any]) -> Dict[str, str]:
+    """Return what `npu-smi` says of a board, without its serial number: its firmware, and whether that and the driver fit."""
+    lines = (line.partition(":") for line in str(answer.get("text", "")).splitlines())
+    known = {name.strip().lower(): value.strip() for name, _, value in lines}
+    return {name: known[name + end] for name, end in (("firmware", " version"), ("compatibility", "")) if name + end in known}
 
 
 def _count_nodes(start: str) -> int:

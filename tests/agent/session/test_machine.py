@@ -37,6 +37,18 @@ def test_the_state_is_plain_data_without_processes(tmp_path, tool):
     assert abs(state["clock"]["now"] - state["clock"]["disk"]) < 60
 
 
+def test_of_a_board_firmware_and_compatibility_are_read_and_no_serial_number(tmp_path, tool, monkeypatch):
+    said = "NPU ID : 0\n Serial Number   : 025VLB10K7000275\n Software Version : 25.5.0\n"
+    tool("npu-smi", said + " Firmware Version                : 7.1.0.4.218\n Compatibility : NOK\n")
+    driver = tmp_path / "version.info"
+    driver.write_text("Version=25.5.0\ncompatible_version_fw=[7.0.0,7.7.99]\n")
+    monkeypatch.setitem(machine._DRIVERS, "ascend_driver", str(driver))
+    state = machine.collect(str(tmp_path))
+    assert state["npu_board"] == {"firmware": "7.1.0.4.218", "compatibility": "NOK"}
+    assert (state["ascend_driver"], state["ascend_firmware_range"]) == ("25.5.0", ["7.0.0", "7.7.99"])
+    assert "025VLB" not in json.dumps({name: value for name, value in state.items() if name != "npu_smi"})
+
+
 @pytest.mark.parametrize(
     ("name", "text", "version"),
     [
