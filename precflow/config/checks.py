@@ -80,7 +80,7 @@ _NOT_EMPTY = (
 )
 _OF_SCRIPT = ("arguments", "compile", "evaluation", "stop_early", "files")
 _PARTS = ("model", "inputs", "loss", "optimizer")
-_OF_SIDE = ("arguments", "migration")  # of a script
+_OF_SIDE = ("arguments", "script", "migration")  # of a script
 _NOT_OF_SCRIPTS: Mapping[DottedPath, str] = {
     **{("workload", part): "and workload.script exclude each other: the script has its own" for part in _PARTS},
     ("workload", "learning_rate"): "is of a workload of functions: give the script an argument, as workload.arguments.lr=0",
@@ -502,14 +502,24 @@ def _check_side(name: str, side: Side) -> PathProblems:
         yield from _check_path((name, "interpreter"), side.interpreter, _PROGRAM, expected)
 
 
+def _check_scripts_of_sides(config: RunConfig) -> PathProblems:
+    """Check that the scripts of the sides that run here are there; that of another machine may lie there alone."""
+    of_sides: dict[str, DottedPath] = {}  # script -> the key that names it, of sides that run here
+    for side in SIDES:
+        own: Side = getattr(config, side)
+        if side in config.sides or not (config.reference.script or config.target.script):
+            of_sides.setdefault(own.script or config.workload.script, (side if own.script else "workload", "script"))
+    for script, place in of_sides.items():
+        if script_module(script):  # whether it is there can be seen in the side's own interpreter only
+            if not all(name.isidentifier() for name in script_module(script).split(".")):
+                yield place, f"{script} names no module; expected -m package.train"
+        elif script:
+            yield from _check_path(place, script, _FILE, "a Python script, or -m package.train")
+
+
 def _check_workload(config: RunConfig) -> PathProblems:
     """Check the files that arguments name: of shipped factories all of them, of others those that can only be a path."""
-    script = config.workload.script
-    if script_module(script):  # whether it is there can be seen in the side's own interpreter only
-        if not all(name.isidentifier() for name in script_module(script).split(".")):
-            yield ("workload", "script"), f"{script} names no module; expected -m package.train"
-    elif script:
-        yield from _check_path(("workload", "script"), script, _FILE, "a Python script, or -m package.train")
+    yield from _check_scripts_of_sides(config)
     for part in ("model", "inputs", "loss", "optimizer"):
         arguments = getattr(config.workload, part)
         shipped = str(arguments.get(TARGET, "")).startswith(f"{SHIPPED}.")

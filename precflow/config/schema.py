@@ -299,6 +299,12 @@ class Side:
     arguments: Mapping[str, Any] = key(
         {}, "Arguments of the script on this side alone, over those of the workload.", "{use-fused-rmsnorm: true}"
     )
+    script: str = key(
+        "",
+        "The script of this side alone in place of `workload.script`: the same program after a port, with another text or "
+        "name. What differs is shown (docs/scripts.md#a-ported-script).",
+        "train_npu.py",
+    )
     migration: str = key(
         "", "What is imported before the script, so that one written for CUDA runs on the NPU.", "transfer_to_npu"
     )

@@ -255,7 +255,9 @@ def _describe_workload(config: RunConfig, settings: Side) -> dict[str, Any]:
     """Return the model workload, or the script with the arguments of this side."""
     if config.workload.script:
         arguments = {**config.workload.arguments, **settings.arguments}
-        return {**_part(config.workload, _OF_SCRIPT), "arguments": plain(arguments), "migration": settings.migration}
+        script = settings.script or config.workload.script
+        described = {**_part(config.workload, _OF_SCRIPT), "script": script, "arguments": plain(arguments)}
+        return {**described, "migration": settings.migration}
     workload = _part(config.workload, _OF_WORKLOAD)
     rate = config.workload.learning_rate
     return workload if rate is None else {**workload, "learning_rate": rate}  # absent, so that keys of other runs stay

@@ -8,7 +8,7 @@ from typing import Any
 
 from precflow import keys
 from precflow.agent import redaction
-from precflow.environment.program import BATCHES, find_first_other_batch
+from precflow.environment.program import BATCHES, SAMPLES, find_first_other_batch, find_moved
 
 ABSENT = "(absent)"
 _EXPECTED = re.compile(
@@ -20,7 +20,7 @@ _EXPECTED = re.compile(
 _OF_A_DEVICE = re.compile(r"(device|switches)\..*|packages\.torch-npu")
 _FIRST = ("torch.version", "packages.torch-npu", "python.version")
 _SECTIONS = (
-    *("device", "switches", "variables", "hyperparameters", "loaders", BATCHES, "sources"),
+    *("device", "switches", "variables", "hyperparameters", "loaders", SAMPLES, BATCHES, "program", "sources"),
     *("torch", "python", "system", "packages"),
 )
 _COMPUTE = ("torch", "torch-npu", "transformers", "diffusers", "tokenizers", "numpy", "accelerate", "safetensors")
@@ -45,7 +45,8 @@ def find_differences(
     """
     if not (reference and target):  # the dump of another tool says nothing of its environment
         return {}
-    here, there = _flatten(reference), _flatten(target)
+    moved = {f"sources.{name}": f"sources.{to}" for name, to in find_moved(reference, target).items()}
+    here, there = _flatten(reference), {moved.get(name, name): text for name, text in _flatten(target).items()}
     names = [name for name in (*here, *there) if not _EXPECTED.fullmatch(name)]
     changed = {name: (here.get(name, ABSENT), there.get(name, ABSENT)) for name in names}
     wanted = [f"packages.{package_name(name)}" for name in same]
@@ -55,7 +56,10 @@ def find_differences(
     first = find_first_other_batch(reference, target)
     kept = {} if first is None else {f"{BATCHES}.{first[0]}": first[1]}  # from there on all differ
     found = {name: changed[name] for name in ordered if changed[name][0] != changed[name][1]}
-    return {name: kept.get(name, pair) for name, pair in found.items() if not name.startswith(f"{BATCHES}.") or name in kept}
+    # Of each loader the first batch of other samples.
+    loaders = {name.rpartition(".")[0]: name for name in sorted(found, reverse=True) if name.startswith(f"{SAMPLES}.")}
+    left_out = {name for name in found if name.startswith((f"{SAMPLES}.", f"{BATCHES}."))} - {*kept, *loaders.values()}
+    return {name: kept.get(name, pair) for name, pair in found.items() if name not in left_out}
 
 
 def find_changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -24,7 +24,7 @@ THREADS, PRECISION = WAYS = ("threads", "float64")
 _VARIABLE = "OMP_NUM_THREADS"
 _OWN = frozenset({"sides", "stages", "whatif", "name", "runs", "output", "emulate", "golden", "capture.debug"})
 _COPIED = frozenset(
-    {"device", "dtype", "mixed_precision", "interpreter", "setup", "launcher", "ranks", "arguments", "migration"}
+    {"device", "dtype", "mixed_precision", "interpreter", "setup", "launcher", "ranks", "arguments", "script", "migration"}
 )
 _STAGES = "stages=[environment,dump,determinism,compare]"
 

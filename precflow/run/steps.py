@@ -308,7 +308,7 @@ def resolve(stage: Instance, job: Job, where: RunFolder, done: Mapping[str, Seal
         return Step(stage, "run", "", because=waiting)
     declared = _declare(stage, job, done)
     if elsewhere:
-        return _find_on_other_machine(stage, where, declared)
+        return _find_on_other_machine(stage, job, where, declared)
     key = _compute_key(stage, job, declared, done)
     sealed = where.find(stage.name, key)
     # A result of damaged input has the key of a whole one, so it is made again although it is there.
@@ -338,10 +338,16 @@ def missing_side_error(step: Step, command: str) -> StoreError:
     )
 
 
-def _find_on_other_machine(stage: Instance, where: RunFolder, declared: Mapping[str, Any]) -> Step:
-    """Look for a dump that another machine made, by the first part of its key; the other part only that machine knows."""
+def _find_on_other_machine(stage: Instance, job: Job, where: RunFolder, declared: Mapping[str, Any]) -> Step:
+    """Look for a dump that another machine made, by the first part of its key; the other part only that machine knows.
+
+    Where a side has a script of its own, that of the other machine is not here: everything but the script has to be the same.
+    """
     prefix = _compute_declaration_key(stage, declared)
     matching = where.search(stage.name, prefix)
+    if not matching and (job.config.reference.script or job.config.target.script):
+        wanted = _leave_out_script(declared)
+        matching = [sealed for sealed in where.search(stage.name) if _leave_out_script(sealed.declared) == wanted]
     if matching:
         newest = matching[0]
         damage = "" if newest.upload else where.store.find_damage(stage.name, newest.key)
@@ -352,7 +358,16 @@ def _find_on_other_machine(stage: Instance, where: RunFolder, declared: Mapping[
     if not others:
         return Step(stage, "missing", prefix, because=f"no {stage.side} was sealed in {where.place}")
     differing = _describe_changes(keys.changes(others[0].declared, declared))
+    if _leave_out_script(others[0].declared) == _leave_out_script(declared):
+        here = "target" if stage.side == "reference" else "reference"
+        differing += f"; if one is a port of the other, name that of this machine as {here}.script"
     return Step(stage, "missing", prefix, because=f"the {stage.side} in {where.place} is of another recipe: {differing}")
+
+
+def _leave_out_script(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was declared without the content of the script."""
+    workload = declared.get("workload")
+    return {**declared, "workload": {**workload, "script": None}} if isinstance(workload, Mapping) else dict(declared)
 
 
 def _declare(stage: Instance, job: Job, done: Mapping[str, Sealed]) -> dict[str, Any]:

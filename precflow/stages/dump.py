@@ -119,14 +119,15 @@ def locate(side: str, job: Job) -> Mapping[str, Any]:
     """Return where a side runs: its interpreter and machine, and the user's own code."""
     workload, written = job.config.workload, list_written(job)
     if workload.script:
-        module = script_module(workload.script)
+        script = job.side(side).script or workload.script
+        module = script_module(script)
         if module:
             package = module.partition(".")[0]
             beside = code_digests.locate(package, ["."])
             origins = {package: beside} if beside else find_origins(job.side(side), [package])
             code = code_digests.digest_packages({package}, ["."], origins, written=written)
         else:
-            code = code_digests.digest_script(Path(workload.script), written=written)
+            code = code_digests.digest_script(Path(script), written=written)
         return {"code": code, "here": take_fingerprint(job.side(side))}
     parts = [part for part in (workload.model, workload.inputs, workload.loss, workload.optimizer) if TARGET in part]
     packages = {str(part[TARGET]).partition(".")[0] for part in parts} - _KNOWN

@@ -45,6 +45,7 @@ from precflow.agent.script.noise import ScriptNoise
 from precflow.agent.script.outcome import check_outcome
 from precflow.agent.script.patch import make_patch
 from precflow.agent.script.plain import Trace, compare_with_plain
+from precflow.agent.script.samples import Samples
 from precflow.agent.script.seeds import find_seeds
 from precflow.agent.script.watcher import Settings, Watcher
 from precflow.agent.selection import check_scope_of
@@ -115,6 +116,7 @@ class ScriptDump:
         capture, workload = request.capture, request.workload
         self._request, self._device, self._writer, self._events = request, device, writer, events
         self._path = str(workload["script"])
+        self._samples = Samples()
         self._words = command_words(workload.get("arguments", {}))
         self._compiles = not runs_eagerly(request)
         self._dump = OpenDump(request, device, writer, events=events)
@@ -155,7 +157,7 @@ class ScriptDump:
                 self._numbers.start()
             self._trace.begin()
             self._seeded.begin()
-            with self._noise, self._faults, self._watcher:
+            with self._noise, self._faults, self._samples, self._watcher:
                 run_to_end(self._request, lambda: self._watcher.steps.finished, self._describe_failure)
         if self._writer.failure is not None:  # the script has caught the exception itself
             raise self._writer.failure
@@ -279,7 +281,14 @@ class ScriptDump:
         sources = {**find_sources([model.top for model in self._watcher.models]), **self._find_modules()}
         sources = {name: path for name, path in sources.items() if os.path.isfile(path)}
         digests = write_sources(self._request.output, sources)
-        return {**self._program, "batches": self._watcher.order, "sources": digests}
+        script = {"script": name_script(self._path)}
+        return {
+            **self._program,
+            "batches": self._watcher.order,
+            "samples": self._samples.order,
+            "sources": digests,
+            "program": script,
+        }
 
     def _find_seeded(self) -> List[str]:
         """Return the generators that drew from the seed of the recipe: the script has not seeded them itself."""

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from precflow.agent.contract import RECORDED
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.dumps.header import ContentEntries, Header
-from precflow.environment import amounts, differences, reproduction, unseen, variables
+from precflow.environment import amounts, differences, program, reproduction, unseen, variables
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
 UNPAIRED = ("unpaired_reference", "unpaired_target")
@@ -51,6 +52,17 @@ EVIDENCE = {
     "misspelt_variables": Evidence("environment variables", "Misspelt names and the names that they resemble."),
     "package_differences": Evidence(
         "packages that differ", "`name: reference / target`, those first that the recipe wants the same."
+    ),
+    "sources_different": Evidence(
+        "sources that differ", "Files of the model and the script that differ or that one side alone has; up to five names."
+    ),
+    "settings_different": Evidence(
+        "settings that differ",
+        "Arguments, configurations and ways of loading data, as `name: reference / target`; up to five, no names of devices.",
+    ),
+    "samples_different": Evidence(
+        "other samples",
+        "Dataset and first batch whose samples, as the sampler gave their numbers, differ: `reference / target`.",
     ),
     "matmul_switches": Evidence("switch for matrix products", "TF32, HF32 and their like, in effect on one side only."),
     "convolution_switches": Evidence("switch for convolutions", "The same for convolutions."),
@@ -139,10 +151,14 @@ def _compare_environments(reference: Header, target: Header, same: Sequence[str]
         f"{name}: {here} / {there}" for name, (here, there) in changed.items() if differences.is_compute_package(name, same)
     ]
     variables_of_sides = (differences.read_variables(header.facts) for header in (reference, target))
+    is_fed = target.determinism.get("data") == RECORDED  # what the target reads itself counts for nothing then
     misspelt = {variable.text for given in variables_of_sides for variable in variables.find_misspelt(given)}
     return {
         "misspelt_variables": sorted(misspelt),
         "package_differences": packages,
+        "sources_different": program.describe_sources(reference.facts, target.facts)[:_SHOWN],
+        "settings_different": program.describe_settings(changed)[:_SHOWN],
+        "samples_different": "" if is_fed else program.find_first_other_samples(reference.facts, target.facts),
         "matmul_switches": _find_switches(reference, target, convolution=False),
         "convolution_switches": _find_switches(reference, target, convolution=True),
     }

@@ -647,6 +647,13 @@ TABLE = [
     ("PF110", {**AS_IS, "as_is_repeats": True, "changes_undone": ""}, {**AS_IS, "failing": 3}),
     ("PF111", {**AS_IS, "as_is": "not_comparable"}, AS_IS),
     ("PF112", {**AS_IS, "as_is": "failed"}, AS_IS),
+    ("PF117", {"sources_different": ["model.py"], "failing": 1}, {"sources_different": ["model.py"], "failing": 0}),
+    (
+        "PF118",
+        {"settings_different": ["argparse.lr: 1 / 2"], "inputs_different_count": 1},
+        {"settings_different": [], "inputs_different_count": 1},
+    ),
+    ("PF119", {"samples_different": "Words, batch 0001: 3 / 4"}, {"samples_different": ""}),
     ("PF808", {"batches_shuffled": True}, {"batches_shuffled": False}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_verdict": "aligned"}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_first_rel_error": 0.004}),
