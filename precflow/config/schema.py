@@ -632,6 +632,13 @@ class TaskMetric:
     axis: int = key(0, "Of anything else: the axis of the samples.", "1")
     labels: str = key("", "What is true: an input or output of the model, by its name.", "labels")
     classes: tuple[int, ...] = key((), "What is true, one class a sample, in place of `labels`.", "[207, 3, 3, 81]")
+    tokenizer: str = key(
+        "", "Of `bleu` and `chrf`: a tokenizer.json, or a folder that has one, by which tokens become text.", "/models/qwen"
+    )
+    weights: str = key("", "Of `clip_score`: a from_pretrained folder of CLIP.", "/models/clip-vit-large-patch14")
+    prompts: tuple[str, ...] = key(
+        (), "Of `clip_score`: the text of each picture.", "[a photograph of an astronaut riding a horse]"
+    )
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ COLUMNS = (*LIMITED, *(name for name, metric in METRICS.items() if not metric.ex
 TASK_KINDS = (
     *("psnr", "ssim", "mean_abs_error", "mean_rel_error"),
     *("class_agreement", "accuracy", "token_agreement", "perplexity"),
+    *("bleu", "chrf", "clip_score"),  # of other libraries
 )
 
 SEEDED = "seeded"  # what shipped workloads take in place of a file of weights

@@ -216,7 +216,9 @@ def _judge_again(
             final.append(outcome)
         elif operator not in bounds:
             fewest, recorded = benchmark.recheck.fewest, len(ratios[operator])
-            few = f"to judge it again takes {fewest} calls of {operator}, and {recorded} were recorded"
+            few = (
+                f"to judge it again takes {fewest} calls of {operator}, and {recorded} were recorded; the source fails it then"
+            )
             final.append(replace(outcome, text=f"{outcome.text}; {few}"))
         elif bounds[operator] > 1:
             again = f"and the median ratio of {len(ratios[operator])} calls is at least {bounds[operator]:.3g}, above 1"

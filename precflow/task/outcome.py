@@ -35,6 +35,9 @@ _SHOWN = {
     "mean_abs_error": ("", "at_most"),
     "mean_rel_error": ("", "at_most"),
     "perplexity": ("", "at_most"),
+    "bleu": ("", "at_least"),
+    "chrf": ("", "at_least"),
+    "clip_score": ("", "at_least"),
 }
 _SEEN = f"{paired.POWER:.0%}".replace("%", " %")
 

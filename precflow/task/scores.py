@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from precflow.comparison.fused.value_classes import widen
 from precflow.config.schema import TaskMetric
-from precflow.config.sections.task_metrics_section import PICTURES, TARGET, count_axes
+from precflow.config.sections.task_metrics_section import PICTURES, TARGET, TEXTS, count_axes
 from precflow.dumps.dtypes import is_floating, name_of
 from precflow.dumps.protocol import Array
-from precflow.task import own_function, pictures
+from precflow.task import libraries, own_function, pictures
 from precflow.task.outputs import Batch, NotComputableError
 
 Floats = npt.NDArray[np.float64]
@@ -28,6 +28,7 @@ MOST_TEXTS = 8
 MOST_TOKENS = 48
 _LEAST_OF_RANGE = 0.02  # that the reference's pictures have to fill; less is another range
 _ROUNDED_OUT = 1e-3  # of the range: so far values may lie outside because they were rounded
+_ALIKE = 100.0  # BLEU and chrF of texts that are the same
 _IGNORED = 0  # labels below it are left out, as cross entropy leaves out -100
 
 
@@ -130,6 +131,8 @@ def score(  # noqa: PLR0913  the outputs, and what only some kinds have
         found = _score_accuracy(metric, batches, labels)
     elif kind == "token_agreement":
         found = _score_tokens(metric, batches, forced=forced)
+    elif kind in TEXTS:
+        found = _score_texts(kind, metric, batches, forced=forced)
     elif kind == "perplexity":
         found = _score_words(batches, labels)
     elif function is not None:
@@ -181,19 +184,8 @@ def _widen(values: Array, sample: int, side: str) -> Floats:
 
 def _score_pictures(kind: str, metric: TaskMetric, batches: Iterable[Batch]) -> Scores:
     low, high = metric.range
-    width = high - low
-    if kind == "psnr":
-        scores = Scores(
-            Kind(
-                "picture",
-                "dB",
-                at_least=True,
-                show=lambda mean: 10 * math.log10(width**2 / mean) if mean else math.inf,
-                bound=lambda limit: width**2 / 10 ** (limit / 10),
-            )
-        )
-    else:
-        scores = Scores(Kind("picture", "", at_least=True, show=lambda mean: 1 - mean, bound=lambda limit: 1 - limit))
+    scores = Scores(_shape_pictures(kind, high - low))
+    measure = _choose_measure(kind, metric)
     axis = count_axes(metric).get("N", -1)
     least, most = math.inf, -math.inf
     for batch in batches:
@@ -206,15 +198,39 @@ def _score_pictures(kind: str, metric: TaskMetric, batches: Iterable[Batch]) -> 
         for sample, reference, target in _split(batch, max(axis, 0), len(scores.target)):
             sides = [pictures.split_pictures(side[0] if axis < 0 else side, metric)[0] for side in (reference, target)]
             least, most = min(least, float(sides[0].min())), max(most, float(sides[0].max()))
-            amount = (
-                pictures.mean_square(*sides)
-                if kind == "psnr"
-                else 1 - pictures.structural_similarity(sides[0], sides[1], width)
-            )
-            scores.target.append(amount)
+            amounts = measure(sides[0], sides[1], sample)
+            scores.target.append(amounts[-1])
+            scores.reference += amounts[:-1]
             _keep_worst(scores, sides[0], sides[1], (low, high), sample)
     _check_range(least, most, (low, high))
+    if kind == "clip_score" and len(metric.prompts) != len(scores.target):
+        raise NotComputableError(f"there are {len(metric.prompts)} prompts, and {len(scores.target)} pictures")
     return scores
+
+
+def _shape_pictures(kind: str, width: float) -> Kind:
+    if kind == "psnr":
+        return Kind(
+            "picture",
+            "dB",
+            at_least=True,
+            show=lambda mean: 10 * math.log10(width**2 / mean) if mean else math.inf,
+            bound=lambda limit: width**2 / 10 ** (limit / 10),
+        )
+    if kind == "ssim":
+        return Kind("picture", "", at_least=True, show=lambda mean: 1 - mean, bound=lambda limit: 1 - limit)
+    return Kind("picture", "", at_least=True, each_side=True, show=lambda mean: -mean)
+
+
+def _choose_measure(kind: str, metric: TaskMetric) -> Callable[[Floats, Floats, int], tuple[float, ...]]:
+    """Return what measures a picture: its number in the run in, one amount, or that of either side, out."""
+    width = metric.range[1] - metric.range[0]
+    if kind == "psnr":
+        return lambda reference, target, _: (pictures.mean_square(reference, target),)
+    if kind == "ssim":
+        return lambda reference, target, _: (1 - pictures.structural_similarity(reference, target, width),)
+    score = libraries.load_pictures(metric)
+    return lambda reference, target, sample: tuple(-value for value in score(reference, target, sample))
 
 
 def _keep_worst(scores: Scores, reference: Floats, target: Floats, bounds: tuple[float, float], sample: int) -> None:
@@ -301,6 +317,37 @@ def _score_tokens(metric: TaskMetric, batches: Iterable[Batch], *, forced: bool)
     """Return for each token whether it differs, or for each text which share does if a side has read what it wrote itself."""
     agreement = {"at_least": True, "bounded": True, "show": lambda mean: 1 - mean, "bound": lambda limit: 1 - limit}
     scores = Scores(Kind("token" if forced else "text", "share", **agreement))  # type: ignore[arg-type]
+    for here, there in _gather_texts(metric, batches, scores):
+        differ = [one != other for one, other in zip(here, there, strict=True)]
+        if forced:
+            scores.target += [float(one) for one in differ]
+        elif differ:
+            scores.target.append(sum(differ) / len(differ))
+    if not forced:
+        scores.notes.append("each side has read its own tokens, so that all behind the first other one are consequences of it")
+    return scores
+
+
+def _score_texts(kind: str, metric: TaskMetric, batches: Iterable[Batch], *, forced: bool) -> Scores:
+    """Return how far the text that the target wrote is from that of the reference, text by text."""
+    scores = Scores(Kind("text", "", at_least=True, show=lambda mean: _ALIKE - mean, bound=lambda limit: _ALIKE - limit))
+    measure = libraries.load_texts(kind, metric)
+    scores.target = [_ALIKE - measure(here, there) for here, there in _gather_texts(metric, batches, scores) if here]
+    if not metric.tokenizer:
+        scores.notes.append("without a tokenizer, each token is a word")
+    if forced:
+        scores.notes.append(
+            "the target went on with the reference's tokens: each word is the one that it would have written next"
+        )
+    return scores
+
+
+def _gather_texts(metric: TaskMetric, batches: Iterable[Batch], scores: Scores) -> list[tuple[list[int], list[int]]]:
+    """Return the tokens of each text on both sides, and keep for the report the texts that differ first.
+
+    Raises:
+        NotComputableError: They are no integers.
+    """
     written: dict[tuple[tuple[int, int], int], tuple[list[int], list[int]]] = {}
     for batch in batches:
         if is_floating(name_of(batch.reference.dtype)) or is_floating(name_of(batch.target.dtype)):
@@ -311,19 +358,12 @@ def _score_tokens(metric: TaskMetric, batches: Iterable[Batch], *, forced: bool)
             for side, values in zip(sides, (reference, target), strict=True):
                 side += [int(token) for token in np.ravel(values)]
     for sample, (here, there) in enumerate(written.values()):
-        differ = [one != other for one, other in zip(here, there, strict=True)]
-        if forced:
-            scores.target += [float(one) for one in differ]
-        elif differ:
-            scores.target.append(sum(differ) / len(differ))
-        first = differ.index(True) if True in differ else None
+        first = next((place for place, (one, other) in enumerate(zip(here, there, strict=True)) if one != other), None)
         start = max(0, (first or 0) - MOST_TOKENS // 3)
         part = slice(start, start + MOST_TOKENS)
         scores.texts.append(Text(sample, start, tuple(here[part]), tuple(there[part]), first, len(here)))
     scores.texts = sorted(scores.texts, key=lambda text: text.first is None)[:MOST_TEXTS]
-    if not forced:
-        scores.notes.append("each side has read its own tokens, so that all behind the first other one are consequences of it")
-    return scores
+    return list(written.values())
 
 
 def _score_words(batches: Iterable[Batch], labels: Sequence[Array]) -> Scores:

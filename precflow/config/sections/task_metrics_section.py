@@ -11,10 +11,16 @@ from precflow.config.suggestions import did_you_mean
 from precflow.config.vocabulary import TASK_KINDS
 
 TARGET = "_target_"
-PICTURES = ("psnr", "ssim")
+PICTURES = ("psnr", "ssim", "clip_score")
+TEXTS = ("bleu", "chrf")  # from 0 to 100
 LABELLED = ("accuracy", "perplexity")
 _SHARES = ("ssim", "class_agreement", "token_agreement", "accuracy")  # limits are between 0 and 1
 _OWN = "own"
+_OF_KINDS = {"tokenizer": TEXTS, "weights": ("clip_score",), "prompts": ("clip_score",)}  # keys that only some kinds read
+_NEEDED = {
+    "clip_score": ("weights", "prompts"),
+    "chrf": ("tokenizer",),  # the letters of what was written
+}
 
 
 def kind_of(name: str, metric: TaskMetric) -> str:
@@ -42,6 +48,7 @@ def find_problems(config: RunConfig) -> PathProblems:
             yield from _check_pictures(path, metric)
         elif metric.range:
             yield (*path, "range"), f"is of pictures ({', '.join(PICTURES)}), and this is {kind}"
+        yield from _check_libraries(path, kind, metric)
         if metric.labels and metric.classes:
             yield (*path, "classes"), "and labels exclude each other: both say what is true"
         if kind in LABELLED and not (metric.labels or metric.classes):
@@ -62,6 +69,14 @@ def _check_function(path: DottedPath, metric: TaskMetric) -> PathProblems:
         yield (*path, "direction"), "is of a function of your own: a kind has its own"
 
 
+def _check_libraries(path: DottedPath, kind: str, metric: TaskMetric) -> PathProblems:
+    for name, kinds in _OF_KINDS.items():
+        if getattr(metric, name) and kind not in kinds:
+            yield (*path, name), f"is of {' and '.join(kinds)}, and this is {kind}"
+        elif not getattr(metric, name) and name in _NEEDED.get(kind, ()):
+            yield (*path, name), f"is needed: {kind} reads it"
+
+
 def _check_limit(path: DottedPath, kind: str, limit: float | None) -> PathProblems:
     if limit is None:
         return
@@ -70,6 +85,8 @@ def _check_limit(path: DottedPath, kind: str, limit: float | None) -> PathProble
     elif kind in _SHARES and not 0 < limit < 1:
         example = "1%" if kind == "accuracy" else "99%. No number of samples shows that all others agree too"
         yield (*path, "limit"), f"is {limit:g}; expected a share above 0 and below 1, such as {example}"
+    elif kind in TEXTS and not 0 < limit < 100:
+        yield (*path, "limit"), f"is {limit:g}; expected a number above 0 and below 100, which texts that are alike have"
     elif kind not in (*_SHARES, _OWN) and limit <= 0:
         yield (*path, "limit"), f"is {limit:g}; expected a number above 0"
 

@@ -20,7 +20,7 @@ def said(name="psnr", **keys):
         ("ssim", {**PICTURE, "limit": 1.0}, "limit", "No number of samples shows that all others agree too"),
         ("ssim", {**PICTURE, "limit": 95.0}, "limit", "is 95; expected a share above 0 and below 1"),
         ("psnr", {**PICTURE, "limit": 0.0}, "limit", "is 0; expected a number above 0"),
-        ("mean_abs_error", PICTURE, "range", "is of pictures (psnr, ssim), and this is mean_abs_error"),
+        ("mean_abs_error", PICTURE, "range", "is of pictures (psnr, ssim, clip_score), and this is mean_abs_error"),
         ("accuracy", {"limit": 0.01}, "labels", "is needed: accuracy holds outputs to what is true"),
         ("accuracy", {"labels": "y", "classes": (1,)}, "classes", "and labels exclude each other"),
         ("perplexity", {"classes": (1,)}, "classes", "has no words"),
@@ -33,6 +33,10 @@ def said(name="psnr", **keys):
             "exclude each other",
         ),
         ("psnr", {**PICTURE, "direction": "at_most"}, "direction", "is of a function of your own"),
+        ("psnr", {**PICTURE, "prompts": ("a cat",)}, "prompts", "is of clip_score, and this is psnr"),
+        ("clip_score", {**PICTURE, "weights": "/models/clip"}, "prompts", "is needed: clip_score reads it"),
+        ("chrf", {}, "tokenizer", "is needed: chrf reads it"),
+        ("bleu", {"limit": 100.0}, "limit", "expected a number above 0 and below 100"),
     ],
 )
 def test_what_could_not_be_computed_or_judged_is_refused_before_anything_runs(name, keys, key, message):
