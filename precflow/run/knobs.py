@@ -1,20 +1,35 @@
 """What of a recipe can be made smaller: what section ``reduce`` declares, and what is named or shaped as such things are.
 
-* a number: layers, a width, samples, tokens, steps of a script, and whatever the recipe declares;
+* a number: layers, a width, samples, tokens, steps of a script, a dimension of a shape, and whatever the recipe declares; also
+  inside of the configuration of a model, a JSON file that the recipe names, of which a smaller copy is written then;
 * entries: of the lists of the inputs (prompts), and of the recorded steps;
 * a length: of the entries of such a list (tokens of a prompt).
 """
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from precflow import keys
 from precflow.config.overrides import format_value
 from precflow.config.schema import RunConfig
-from precflow.config.sections.reduce_section import BELOW, as_number, look_up
+from precflow.config.sections.reduce_section import (
+    BELOW,
+    CONFIGURATION,
+    as_number,
+    find_configuration,
+    look_up,
+    read_configuration,
+)
 from precflow.config.trust import TARGET
+from precflow.errors import StoreError
+from precflow.files import write_text
 
 NUMBER, ENTRIES, LENGTH, END = "number", "entries", "length", "end"
 STEPS, STOP = "capture.step", "workload.stop_early"
@@ -29,13 +44,16 @@ _NAMES = (  # what is tried first stands first; words of other cases and with da
     ("max_steps", "train_steps", "num_steps", "steps", "train_iters", "max_iters", "iterations", "iters"),
     ("batch_size", "micro_batch_size", "per_device_train_batch_size", "global_batch_size", "batch", "samples"),
     ("sequence_length", "seq_length", "seq_len", "max_length", "max_seq_len", "max_new_tokens", "tokens", "length", "context"),
+    ("image_size", "img_size", "sample_size", "crop_size", "resolution", "height"),
     ("intermediate_size", "ffn_hidden_size", "ffn_dim", "hidden_size", "d_model", "embed_dim", "n_embd", "hidden", "width"),
     (*_HEADS, "num_key_value_heads"),
     ("vocab_size", "vocabulary"),
 )
 _ORDER = {name: place for place, names in enumerate(_NAMES) for name in names}
-_WIDTHS = frozenset(_NAMES[4])
+_PICTURES, _WIDTHS = frozenset(_NAMES[4]), frozenset(_NAMES[5])
 _USUAL_MULTIPLE = 8  # of a width whose heads are not known
+_SHAPES, _SIZES = ("shape", "image_size", "resolution"), "sizes"  # ends of the names of lists of dimensions; sizes by axis
+_LARGEST_BESIDE = 50_000_000  # bytes of a file that is copied with a configuration
 
 
 @dataclass(frozen=True)
@@ -82,16 +100,28 @@ def find_knobs(config: RunConfig) -> list[Knob]:
         for name, knob in config.reduce.items()
     ]
     taken = {key for knob in declared for key in knob.keys}
+    shapes = [knob for knob in _find_shapes(config) if not taken.intersection(knob.keys)]
+    taken |= {key for knob in shapes for key in knob.keys}
     named = [one for one in _find_numbers(config) if one[0] not in taken]
-    found = [*declared, *_find_steps(config), *_find_lists(config), *_make_numbers(named)]
+    found = [*declared, *_find_steps(config), *_find_lists(config), *_tie(shapes, list(_make_numbers(named)))]
     names = [knob.name for knob in found]
     # Two things of the same name are called by their whole keys.
     found = [knob if names.count(knob.name) == 1 else _with_name(knob, " ".join(knob.keys)) for knob in found]
     return [knob for knob in found if knob.least != knob.now]
 
 
-def write_words(config: RunConfig, knobs: Sequence[Knob], setting: Setting) -> list[str]:
-    """Return the overrides that set knobs to these sizes, for those that are not as in the recipe."""
+def write_words(config: RunConfig, knobs: Sequence[Knob], setting: Setting, folder: Path | None = None) -> list[str]:
+    """Return the overrides that set knobs to these sizes, for those that are not as in the recipe.
+
+    Args:
+        config: The recipe.
+        knobs: Its knobs.
+        setting: Their sizes.
+        folder: Where smaller configurations of a model are written.
+
+    Raises:
+        StoreError: A configuration cannot be written.
+    """
     changed = [knob for knob in knobs if setting[knob.name] != knob.now]
     values: dict[str, Any] = {}
     for knob in sorted(changed, key=lambda one: one.kind == LENGTH):  # entries are left out before the others are cut
@@ -106,7 +136,73 @@ def write_words(config: RunConfig, knobs: Sequence[Knob], setting: Setting) -> l
                 values[key] = [row[:size] for row in values.get(key, look_up(config, key))]
             else:
                 values[key] = [size] if key == STEPS else size
-    return [f"{key}={format_value(value)}" for key, value in values.items()]
+    whole = _put_into_place(config, values, folder)
+    return [f"{key}={format_value(value)}" for key, value in whole.items()]
+
+
+def _put_into_place(config: RunConfig, values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Return the values by the keys that an override can set: a list as a whole, a configuration as the file of its copy."""
+    whole: dict[str, Any] = {}
+    copies: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        holder = _find_holder(config, key)
+        inside = key[len(holder) + 1 :].split(".") if holder else []
+        if not holder:
+            whole[key] = value
+        elif isinstance(given := look_up(config, holder), str):
+            copy: Any = copies.setdefault(holder, _copy(read_configuration(given)))
+            for part in inside[:-1]:
+                copy = copy[int(part)] if isinstance(copy, list) else copy[part]
+            copy[int(inside[-1]) if isinstance(copy, list) else inside[-1]] = value
+        else:
+            rows = whole.setdefault(holder, list(given))
+            rows[int(inside[0])] = value
+    for holder, copy in copies.items():
+        if folder is not None:
+            whole[holder] = _write_configuration(str(look_up(config, holder)), copy, folder)
+    return whole
+
+
+def _find_holder(config: RunConfig, key: str) -> str:
+    """Return the shortest beginning of a key that holds a list of numbers or names a configuration; ``""`` if none does."""
+    parts = key.split(".")
+    for length in range(3, len(parts)):
+        beginning = ".".join(parts[:length])
+        value = look_up(config, beginning) if parts[1] in BELOW else None
+        if isinstance(value, (list, tuple)) or (isinstance(value, str) and find_configuration(value)):
+            return beginning
+    return ""
+
+
+def _copy(plain: Mapping[str, Any]) -> dict[str, Any]:
+    copied: dict[str, Any] = json.loads(json.dumps(plain))
+    return copied
+
+
+def _write_configuration(given: str, plain: Mapping[str, Any], folder: Path) -> str:
+    """Write a configuration, with what lies beside it if a folder was given; return its path in the same form.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+    source = Path(given).expanduser()
+    made = folder / f"{source.name.removesuffix('.json')}-{keys.digest([text])[:8]}"
+    try:
+        if source.is_dir():
+            made.mkdir(parents=True, exist_ok=True)
+            for file in source.iterdir():  # a tokenizer; weights lie in no such folder
+                if file.is_file() and file.name != CONFIGURATION and file.stat().st_size <= _LARGEST_BESIDE:
+                    shutil.copyfile(file, made / file.name)
+            write_text(made / CONFIGURATION, text)
+            return str(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(made.with_suffix(".json"), text)
+        return str(made.with_suffix(".json"))
+    except OSError as error:
+        raise StoreError(
+            f"{made} cannot be written: {error.strerror or error}", next_step="name another folder: --to"
+        ) from error
 
 
 def _find_steps(config: RunConfig) -> Iterator[Knob]:
@@ -132,6 +228,46 @@ def _find_lists(config: RunConfig) -> Iterator[Knob]:
         yield Knob(f"length of {_last(key)}", (key,), LENGTH, max(map(len, rows)))
 
 
+def _find_shapes(config: RunConfig) -> Iterator[Knob]:
+    """Yield the dimensions of shapes: lists of whole numbers, and sizes by the names of axes."""
+    waiting = [(f"workload.{name}", getattr(config.workload, name)) for name in BELOW]
+    while waiting:
+        place, section = waiting.pop(0)
+        for name, value in section.items():
+            key, plain = f"{place}.{name}", _plain(name)
+            if isinstance(value, Mapping) and plain != _SIZES:
+                waiting.append((key, value))
+            elif (plain.endswith(_SHAPES) or plain == _SIZES) and isinstance(value, (list, tuple, Mapping)):
+                yield from _make_dimensions(key, list(value.items() if isinstance(value, Mapping) else enumerate(value)))
+
+
+def _make_dimensions(key: str, dimensions: Sequence[tuple[Any, Any]]) -> Iterator[Knob]:
+    """Yield a knob for each size of a shape; a picture is as high as it is wide and stays so."""
+    numbers = [(str(part), as_number(value)) for part, value in dimensions if "." not in str(part)]
+    for number in dict.fromkeys(number for _, number in numbers if number > 1):
+        parts = [part for part, size in numbers if size == number]
+        multiple = _USUAL_MULTIPLE if number % _USUAL_MULTIPLE == 0 else 1
+        for tied in [parts] if number >= _USUAL_MULTIPLE else [[part] for part in parts]:
+            name = f"{_last(key)} {' and '.join(tied)}"
+            yield Knob(name, tuple(f"{key}.{part}" for part in tied), NUMBER, number, multiple, multiple)
+
+
+def _tie(shapes: Sequence[Knob], named: Sequence[Knob]) -> list[Knob]:
+    """Return both with one knob where a dimension is as large as a width or a picture of the model: it would not fit alone."""
+    tied: dict[str, Knob] = {knob.name: knob for knob in named}
+    alone = []
+    for shape in shapes:
+        fitting = [one for one in named if one.now == shape.now and _plain(_last(one.keys[0])) in _WIDTHS | _PICTURES]
+        if len(fitting) != 1 or tied[fitting[0].name] is not fitting[0]:
+            alone.append(shape)
+            continue
+        other = fitting[0]
+        multiple = math.lcm(shape.multiple_of, other.multiple_of)
+        both = Knob(f"{other.name} and {shape.name}", (*other.keys, *shape.keys), NUMBER, other.now, multiple, multiple)
+        tied[other.name] = both
+    return [*alone, *tied.values()]
+
+
 def _find_numbers(config: RunConfig) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     """Yield key, number and the section around it, of the numbers that are named as things that can be smaller."""
     waiting: list[tuple[str, Mapping[str, Any]]] = [(f"workload.{name}", getattr(config.workload, name)) for name in BELOW]
@@ -139,8 +275,9 @@ def _find_numbers(config: RunConfig) -> Iterator[tuple[str, int, Mapping[str, An
         place, section = waiting.pop(0)
         for name, value in section.items():
             key = f"{place}.{name}"
-            if isinstance(value, Mapping):
-                waiting.append((key, value))
+            inside = value if isinstance(value, Mapping) else read_configuration(value) if name != TARGET else {}
+            if inside and "." not in name:
+                waiting.append((key, inside))
             elif name != TARGET and _plain(name) in _ORDER and "." not in name and (number := as_number(value)):
                 yield key, number, section
 
@@ -152,6 +289,9 @@ def _make_numbers(named: Iterable[tuple[str, int, Mapping[str, Any]]]) -> Iterat
             heads = next((as_number(value) for name, value in section.items() if _plain(name) in _HEADS), 0)
             # An even number for each head, so that rotary embeddings have their halves.
             multiple = next((one for one in (2 * heads, heads, _USUAL_MULTIPLE) if one and number % one == 0), 1)
+        elif _plain(_last(key)) in _PICTURES:
+            patch = as_number(section.get("patch_size"))
+            multiple = next((one for one in (patch, _USUAL_MULTIPLE) if one and number % one == 0), 1)
         yield Knob(_last(key), (key,), NUMBER, number, multiple, multiple)
 
 

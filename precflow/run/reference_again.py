@@ -1,6 +1,6 @@
 """Runs the reference of a run once more, in place of the target and with one thing changed, and tells what that changes.
 
-For whoever has one machine alone: another number of threads, and computing in float64.
+For whoever has one machine alone: another number of threads, a batch that is cut in two, and computing in float64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from precflow.run.quietly import run_quietly
 from precflow.stages.commands import key_of
 from precflow.stages.compare import read_measures
 
-THREADS, PRECISION = WAYS = ("threads", "float64")
+THREADS, BATCH, PRECISION = WAYS = ("threads", "batch", "float64")
 _VARIABLE = "OMP_NUM_THREADS"
 _OWN = frozenset({"sides", "stages", "whatif", "name", "runs", "output", "emulate", "golden", "capture.debug"})
 _COPIED = frozenset(
@@ -45,6 +45,9 @@ def run_again(found: NamedRun, way: str) -> Mapping[str, Floor]:
     config = compose(words, config_dirs=config_dirs, complete=False).config
     if config.reference.dump:
         raise ConfigError("the reference is a dump that exists already, and cannot be run again")
+    if way == BATCH and (config.workload.script or config.reference.ranks > 1):
+        why = "a script reads its own batches" if config.workload.script else "the ranks of the reference share it already"
+        raise ConfigError(f"--also {BATCH}: the batch cannot be cut in two: {why}")
     kept = [word for word in words if key_of(word) not in _OWN and not key_of(word).startswith(("target.", "golden."))]
     folder = found.folder / "stability"
     own = [f"target.{key}={value}" for key, value in _copy(config.reference).items()]
@@ -76,5 +79,7 @@ def _change(way: str, reference: Side) -> list[str]:
     if way == THREADS:
         here = variables.get(_VARIABLE) or os.environ.get(_VARIABLE, "")
         variables[_VARIABLE] = "2" if here == "1" else "1"
+    if way == BATCH:  # two processes with half of it each, whose records are joined
+        return ["target.ranks=2", *(f"target.variables.{name}={format_value(value)}" for name, value in variables.items())]
     words = [f"target.variables.{name}={format_value(value)}" for name, value in variables.items()]
     return [*words, f"target.dtype={PRECISION}", "target.mixed_precision.level=''"] if way == PRECISION else words

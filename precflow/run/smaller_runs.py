@@ -21,6 +21,7 @@ from precflow.stages.report import read_model
 
 RUN = "run"  # folder of the run of the recipe that was written
 _STORE, _LAST, _LOG = "store", "last", "last_run.log"  # of the smaller runs: their store, the folder of each, what it has said
+_CONFIGURATIONS = "configurations"  # smaller copies of a model's own, which the smaller recipe names
 _ENVIRONMENT = "environment."  # facts of the machine: no knob changes them
 _OWN = frozenset({"runs", "name", "store", "sides", "output", "whatif", "executor"})  # what a search sets or does without
 
@@ -48,8 +49,12 @@ class Smaller:
     tell: Callable[[str], None]
 
     def words_for(self, setting: Setting) -> list[str]:
-        """Return the overrides of a run with a setting, without those that say where it runs and what it shows."""
-        own = write_words(self.composed.config, self.knobs, setting)
+        """Return the overrides of a run with a setting, without those that say where it runs and what it shows.
+
+        Raises:
+            StoreError: A smaller configuration of a model cannot be written.
+        """
+        own = write_words(self.composed.config, self.knobs, setting, self.folder / _CONFIGURATIONS)
         changed = {key_of(word) for word in own} | _OWN
         return [*(word for word in self.words if key_of(word) not in changed), *own]
 

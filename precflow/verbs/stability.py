@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from precflow.files import write_text
 from precflow.verbs import Verb, make_parser, print_json
 
 if TYPE_CHECKING:
-    from precflow.diagnosis.stability import Stability
+    from precflow.diagnosis.stability import Growth, Stability
     from precflow.report.screens.paper import Paper
     from precflow.run.find_runs import NamedRun
 
@@ -31,11 +31,14 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         StoreError: There is no such run, it has measured no noise floor, or the page cannot be written.
     """
-    options = make_parser("stability", "RUN [--also threads,float64] [--page FILE]")
+    options = make_parser("stability", "RUN [--also threads,batch,float64] [--page FILE]")
     options.add_argument("run", metavar="RUN", help="a run, also of sides=[reference] alone: FOLDER@NUMBER or FOLDER")
     options.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page too, with the floor along the network")
     options.add_argument(
-        "--also", default="", metavar="WAY,WAY", help="run the reference again: `threads` with another number, `float64` in it"
+        "--also",
+        default="",
+        metavar="WAY,WAY",
+        help="run the reference again: `threads` with another number, `batch` cut in two, `float64` in it",
     )
     chosen = options.parse_args(arguments)
     from precflow.run.find_runs import find_run
@@ -47,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     if page:
         try:
             page.parent.mkdir(parents=True, exist_ok=True)
-            write_text(page, render_page(found, run.name))
+            write_text(page, render_page(found, run.name, also))
         except OSError as error:
             message = f"{page} cannot be written: {error.strerror or error}"
             raise StoreError(message, next_step="name another: --page FILE") from error
@@ -106,7 +109,7 @@ def measure_also(run: NamedRun, ways: Sequence[str]) -> dict[str, Stability]:
 
     unknown = [way for way in ways if way not in WAYS]
     if unknown:
-        raise ConfigError(f"--also {unknown[0]}: expected {' or '.join(WAYS)}, or both with a comma")
+        raise ConfigError(f"--also {unknown[0]}: expected {' or '.join(WAYS)}, or several with commas")
     dump = run.find_instances().get("dump.reference") if ways else None
     if ways and dump is None:
         raise StoreError(f"the reference's dump of {run.name} is not here", next_step=f"make it again:  {run.entry.command}")
@@ -114,14 +117,27 @@ def measure_also(run: NamedRun, ways: Sequence[str]) -> dict[str, Stability]:
 
 
 def show_also(paper: Paper, way: str, found: Stability) -> None:
-    """Write what another number of threads, or float64, changes, the largest growth first."""
-    moved = [each for each in found.rank() if each.leaves > 0]
-    title = "with another number of threads" if way == "threads" else "against float64"
+    """Write what one way of running the reference again changes, the largest growth first."""
+    moved = list_moved(found)
     paper.line()
-    paper.title(f"{title}   {len(moved)} of {len(found.growths)} calls differ" if moved else f"{title}   bit for bit")
+    paper.title(describe_also(way, found))
     if moved:
         rows = [[factor(each.growth), _size(each.arrives), _size(each.leaves), each.name] for each in moved[:_MOST_ALSO]]
         paper.table([["growth", "arrives", "leaves", "call"], *rows])
+
+
+def list_moved(found: Stability) -> list[Growth]:
+    """Return the calls whose output is not the same, the largest growth first."""
+    return [each for each in found.rank() if each.leaves > 0]
+
+
+def describe_also(way: str, found: Stability) -> str:
+    """Return in words what one way of running the reference again has changed."""
+    title = {"threads": "with another number of threads", "batch": "with half of the batch at a time"}.get(
+        way, "against float64"
+    )
+    moved = len(list_moved(found))
+    return f"{title}   {moved} of {len(found.growths)} calls differ" if moved else f"{title}   bit for bit"
 
 
 def as_plain(found: Stability) -> dict[str, Any]:
@@ -207,8 +223,14 @@ def draw(found: Stability) -> dict[str, Any]:
     }
 
 
-def render_page(found: Stability, name: str) -> str:
-    """Return everything as a page that opens offline."""
+def render_page(found: Stability, name: str, also: Mapping[str, Stability] | None = None) -> str:
+    """Return everything as a page that opens offline.
+
+    Args:
+        found: What the noise floor says.
+        name: The run.
+        also: Way of running the reference again -> what it changed.
+    """
     from precflow.report import html
     from precflow.report.templating import load_templates
     from precflow.version import __version__
@@ -223,6 +245,7 @@ def render_page(found: Stability, name: str) -> str:
         ranked=found.rank()[:_MOST_ROWS],
         left_out=max(len(found.growths) - _MOST_ROWS, 0),
         operators=found.by_operator(),
+        also=[(describe_also(way, each), list_moved(each)[:_MOST_ROWS]) for way, each in (also or {}).items()],
         picture=draw(found),
         policy=html.build_policy(style, ""),
         style=style,

@@ -1,5 +1,8 @@
 """What of a recipe can be smaller, and that the words for a size compose to it."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from precflow.config.composition import compose
@@ -85,3 +88,67 @@ def test_a_knob_that_turns_nothing_is_refused(words, said):
     with pytest.raises(ConfigError) as refused:
         compose_words("+recipe=sd_text_encoder", *words)
     assert said in str([problem.message for problem in refused.value.problems])
+
+
+def test_a_configuration_that_the_recipe_names_is_copied_smaller(monkeypatch, tmp_path):
+    monkeypatch.setenv("PRECFLOW_TRUST", "my,minilm_workload")
+    sizes = {"num_hidden_layers": 6, "hidden_size": 64, "num_attention_heads": 4, "name": "层", "text_config": {"n_layer": 3}}
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(sizes), encoding="utf-8")
+    (folder / "vocab.txt").write_text("a", encoding="utf-8")
+    deep = "reduce.inner.at=workload.model.config.text_config.n_layer"
+    for given in (folder, folder / "config.json"):
+        words = ("+recipe=minilm", MODEL, f"workload.model.config={given}", deep)
+        config = compose_words(*words)
+        knobs = find_knobs(config)
+        sizes_now = {knob.name: knob.now for knob in knobs if knob.kind == "number"}
+        assert sizes_now == {"inner": 3, "num_hidden_layers": 6, "hidden_size": 64, "num_attention_heads": 4}
+        setting = {knob.name: knob.now for knob in knobs} | {"inner": 1, "num_hidden_layers": 2, "hidden_size": 8}
+        made = write_words(config, knobs, setting, tmp_path / "made")
+        smaller = compose_words(*words[:2], *made)
+        assert [knob.now for knob in find_knobs(smaller) if knob.name == "num_hidden_layers"] == [2]
+        path = Path(smaller.workload.model["config"])
+        written = json.loads((path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8"))
+        assert written == sizes | {"num_hidden_layers": 2, "hidden_size": 8, "text_config": {"n_layer": 1}}
+        assert path.is_dir() == given.is_dir()
+        assert not path.is_dir() or (path / "vocab.txt").is_file()
+    (folder / "model.safetensors").write_bytes(b"")  # weights have one size
+    assert not [
+        knob
+        for knob in find_knobs(compose_words("+recipe=minilm", MODEL, f"workload.model.config={folder}"))
+        if knob.kind == "number"
+    ]
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"num_hidden_layers": "x"}', "{}"])
+def test_a_file_that_is_no_configuration_has_no_knobs(monkeypatch, tmp_path, text):
+    monkeypatch.setenv("PRECFLOW_TRUST", "my,minilm_workload")
+    (tmp_path / "a.json").write_text(text, encoding="utf-8")
+    config = compose_words("+recipe=minilm", MODEL, f"workload.model.config={tmp_path / 'a.json'}")
+    assert [knob.name for knob in find_knobs(config)] == ["texts", "length of texts"]
+
+
+def test_dimensions_of_shapes_are_knobs_and_a_picture_stays_square(monkeypatch):
+    monkeypatch.setenv("PRECFLOW_TRUST", "my,minilm_workload")
+    shapes = ("+workload.inputs.shape=[2,3,224,224]", "+workload.inputs.sizes={batch: 4, sequence: 64}")
+    declared = ("reduce.channels.at=workload.inputs.shape.1", "reduce.channels.smallest=3")
+    config = compose_words("+recipe=minilm", MODEL, *shapes, *declared)
+    knobs = {knob.name: knob for knob in find_knobs(config)}
+    assert {name: (knob.now, knob.least) for name, knob in knobs.items() if knob.kind == "number"} == {
+        "shape 0": (2, 1), "shape 2 and 3": (224, 8), "sizes batch": (4, 1), "sizes sequence": (64, 8),
+    }  # fmt: skip
+    setting = {name: knob.least for name, knob in knobs.items()}
+    words = write_words(config, list(knobs.values()), setting)
+    assert {"workload.inputs.shape=[1,3,8,8]", "workload.inputs.sizes.batch=1", "workload.inputs.sizes.sequence=8"} <= set(
+        words
+    )
+    config = compose_words("+recipe=minilm", MODEL, "+workload.model.image_size=224", "+workload.model.patch_size=16")
+    assert [(knob.name, knob.least) for knob in find_knobs(config) if knob.kind == "number"] == [("image_size", 16)]
+    sizes = ("+workload.model.image_size=224", "+workload.model.patch_size=16", "+workload.inputs.shape=[2,224,224]")
+    config = compose_words("+recipe=minilm", MODEL, *sizes)
+    numbers = [knob for knob in find_knobs(config) if knob.kind == "number"]
+    assert [(knob.name, knob.least) for knob in numbers] == [("shape 0", 1), ("image_size and shape 1 and 2", 16)]
+    setting = {knob.name: knob.least for knob in find_knobs(config)}
+    words = write_words(config, find_knobs(config), setting)
+    assert {"workload.model.image_size=16", "workload.inputs.shape=[1,16,16]"} <= set(words)

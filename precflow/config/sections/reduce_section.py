@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from precflow.agent import intake
 from precflow.config.documents import DottedPath, PathProblems
 from precflow.config.schema import RunConfig
 from precflow.config.suggestions import did_you_mean
 from precflow.config.trust import TARGET
 
 BELOW = ("model", "inputs", "arguments")  # of section `workload`
+CONFIGURATION = "config.json"  # of a model, as transformers and diffusers write it
+_WEIGHTS = frozenset((".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"))
+_LARGEST = 1_000_000  # bytes of a configuration
 _MOST_DIGITS = 10  # a longer one is an identifier
 
 
@@ -42,11 +47,45 @@ def as_number(value: Any) -> int:
 
 
 def look_up(config: RunConfig, dotted_key: str) -> Any:
-    """Return the value of a key below ``workload``; ``None`` if the recipe does not set it. ``0`` is "the function's own"."""
+    """Return the value of a key below ``workload``; ``None`` if the recipe does not set it. ``0`` is "the function's own".
+
+    A key goes on inside of a list (``workload.inputs.shape.2``) and of the model's configuration that a value names
+    (``workload.model.config.num_hidden_layers``, where ``config`` is ``config.json``).
+    """
     path: DottedPath = tuple(dotted_key.split(".")[1:])
     value: Any = getattr(config.workload, path[0])
     for part in path[1:]:
-        if not isinstance(value, Mapping) or part not in value:
+        value = read_configuration(value) if isinstance(value, str) else value
+        if isinstance(value, (list, tuple)) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        elif isinstance(value, Mapping) and part in value:
+            value = value[part]
+        else:
             return None
-        value = value[part]
     return value if isinstance(value, bool) or value not in (0, "0") else None
+
+
+def find_configuration(value: Any) -> Path | None:
+    """Return the configuration of a model that a value names: a JSON file, or a folder with one and no weights.
+
+    A folder with weights has those of one size, and nothing in it can be smaller.
+    """
+    if not isinstance(value, str) or not value:
+        return None
+    try:
+        path = Path(value).expanduser()
+        file = path / CONFIGURATION if path.is_dir() else path
+        has_weights = path.is_dir() and any(each.suffix in _WEIGHTS for each in path.iterdir())
+        return file if file.suffix == ".json" and file.is_file() and not has_weights else None
+    except (OSError, ValueError, RuntimeError):  # a text that can be no path, or nobody may read
+        return None
+
+
+def read_configuration(value: Any) -> Mapping[str, Any]:
+    """Return what the configuration says that a value names; nothing if it names none, or none that can be read."""
+    file = find_configuration(value)
+    try:
+        plain = intake.read_json(str(file), _LARGEST) if file else {}
+    except (OSError, ValueError):
+        return {}
+    return plain if isinstance(plain, dict) else {}
