@@ -40,6 +40,7 @@ _NUMBER = r"([+-]?(?:[\d.,\u202f\u00d7%]|(?<=\d) (?=[\d%\u00d7])|e-?\d|infinity|
 _WORDS = re.compile(r"[A-Za-z]{2}")
 _SENTENCES = re.compile(r"(?<=[.?!]) +(?=[A-Z])")
 _WORD = re.compile(r"(?<![\w./-])[a-z]{2,}(?![\w./-])")  # of a sentence, and no part of a name
+_ANY_WORD = re.compile(r"[^\W_]+")
 _BETWEEN = re.compile(r"(?:, | and )(?![^()]*\))")  # parts of an enumeration, which may have more of their own in brackets
 _FEW = 3  # words
 _SCRIPT = "script"
@@ -69,9 +70,17 @@ class Catalogue:
                 # The one with the most words of its own fits best, and of two a number fits better than any text.
                 place = (-sum(map(len, literals)), kinds.count(""))
                 listed = [number for number, kind in enumerate(kinds, 1) if kind == "&"]
-                patterns.append((place, max(literals, key=len), _GAP in text, source, listed, said))
-        self._patterns = [entry[1:] for entry in sorted(patterns, key=lambda entry: entry[0])]
+                whole_words = re.findall(r"(?<![^\W_{}])[^\W_]+(?![^\W_{}])", text.lower())  # a value may begin or end others
+                patterns.append((place, whole_words, max(literals, key=len), _GAP in text, source, listed, said))
+        patterns.sort(key=lambda entry: entry[0])
+        self._patterns = [entry[2:] for entry in patterns]
+        # Of several hundred lines only those can fit a text that has a certain word of theirs, the rarest one.
+        counts = Counter(word for _, words, *_ in patterns for word in set(words))
+        self._of_word: dict[str, list[int]] = defaultdict(list)
+        for number, (_, words, *_) in enumerate(patterns):
+            self._of_word[min(words, key=lambda word: counts[word], default="")].append(number)
         self._known: dict[str, str | None] = {}
+        self._known_whole: dict[str, str | None] = {}
 
     def translate(self, text: str, also: Mapping[str, str] | None = None) -> str:
         """Return a text in the other language, as far as the catalogue knows it.
@@ -88,7 +97,9 @@ class Catalogue:
 
     def translate_whole(self, text: str) -> str | None:
         """Return what one line of the catalogue says of a text; ``None`` if there is no such line."""
-        return self._match(text, {})
+        if text not in self._known_whole:
+            self._known_whole[text] = self._match(text, {})
+        return self._known_whole[text]
 
     def _find(self, text: str, also: Mapping[str, str]) -> str | None:
         if text in also:
@@ -106,10 +117,12 @@ class Catalogue:
 
     def _match(self, text: str, also: Mapping[str, str]) -> str | None:
         """Return what one line of the catalogue says of the whole text, whether or not it begins with a capital."""
+        words = {"", *_ANY_WORD.findall(text.lower())}
+        may_fit = sorted(number for word in words for number in self._of_word.get(word, ()))
         for form in dict.fromkeys((text, text[:1].lower() + text[1:], text[:1].upper() + text[1:])):
             if (said := also.get(form) or self._exact.get(form)) is not None:
                 return said
-            for literal, has_gap, source, listed, said in self._patterns:
+            for literal, has_gap, source, listed, said in map(self._patterns.__getitem__, may_fit):
                 # No sentence reaches over a gap between columns.
                 if literal in form and has_gap >= (_GAP in form) and (found := _compile(source).fullmatch(form)):
                     enumerations = {number: self._enumerate(found[number], also) for number in listed}
@@ -303,6 +316,13 @@ def translate_page(page: str, language: str, also: Mapping[str, str] | None = No
             known[text] = catalogue.translate(text, also)
         return known[text]
 
+    cells: dict[tuple[tuple[str, str, str], ...], str] = {}  # text with its tags -> translated: tables repeat themselves
+
+    def translate_inline(pieces: list[tuple[str, str, str]]) -> str:
+        if (key := tuple(pieces)) not in cells:
+            cells[key] = _translate_inline(pieces, translate, catalogue.translate_whole)
+        return cells[key]
+
     made: list[str] = []
     closing = ""  # the tag that ends what is marked as not to be translated
     inline: list[tuple[str, str, str]] = []  # of the text that is being read: tag without attributes or "", as it is, its text
@@ -316,7 +336,7 @@ def translate_page(page: str, language: str, also: Mapping[str, str] | None = No
         elif not text.startswith("<"):
             inline.append(("", text, html_escapes.unescape(text)))
         else:
-            made.append(_translate_inline(inline, translate, catalogue.translate_whole))
+            made.append(translate_inline(inline))
             inline = []
             if (token["whole"] or "").lower() == "title":
                 head, _, rest = text.partition(">")
@@ -325,10 +345,12 @@ def translate_page(page: str, language: str, also: Mapping[str, str] | None = No
             made.append(_translate_attributes(text, translate) if name else text)
             if 'translate="no"' in (token["rest"] or ""):
                 closing = f"</{name}>"
-    return "".join([*made, _translate_inline(inline, translate, catalogue.translate_whole)])
+    return "".join([*made, translate_inline(inline)])
 
 
 def _translate_attributes(tag: str, translate: Callable[[str], str]) -> str:
+    if "=" not in tag:
+        return tag
     return _ATTRIBUTE.sub(lambda found: f'{found[1]}="{html_escapes.escape(translate(html_escapes.unescape(found[2])))}"', tag)
 
 

@@ -346,6 +346,9 @@ def _import_everything(answers):
     pages = importlib.import_module("precflow.report.templating").load_templates()
     for name in pages.list_templates(extensions=["j2"]):
         pages.get_template(name)
+    language = importlib.import_module("precflow.language")
+    for _, _, source, *_ in language.load("zh")._patterns:
+        language._compile(source)
     _fill_caches()
 
 
