@@ -43,10 +43,10 @@ def find_sources(models: Iterable[torch.nn.Module], folders: Sequence[str] = ())
     sources: Dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
-        if not isinstance(path, str) or not path.endswith(".py") or not is_user_code(path):
+        if not isinstance(path, str) or not path.endswith(".py"):
             continue
-        is_own = os.path.abspath(path).startswith(roots) and not any(each in path for each in _SEPARATORS) if roots else False
-        if (name in names or is_own) and os.path.isfile(path):
+        is_own = bool(roots) and not any(each in path for each in _SEPARATORS) and os.path.abspath(path).startswith(roots)
+        if (name in names or is_own) and is_user_code(path) and os.path.isfile(path):
             sources[_name_source(path)] = path
     return sources
 
