@@ -23,7 +23,7 @@ import html as html_escapes
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 
 import yaml
@@ -309,19 +309,11 @@ def translate_page(page: str, language: str, also: Mapping[str, str] | None = No
     catalogue = load(language)
     if catalogue is None:
         return page
-    known: dict[str, str] = {}
+    translate = functools.cache(functools.partial(catalogue.translate, also=also))
 
-    def translate(text: str) -> str:
-        if text not in known:
-            known[text] = catalogue.translate(text, also)
-        return known[text]
-
-    cells: dict[tuple[tuple[str, str, str], ...], str] = {}  # text with its tags -> translated: tables repeat themselves
-
-    def translate_inline(pieces: list[tuple[str, str, str]]) -> str:
-        if (key := tuple(pieces)) not in cells:
-            cells[key] = _translate_inline(pieces, translate, catalogue.translate_whole)
-        return cells[key]
+    @functools.cache  # tables repeat themselves
+    def translate_inline(*pieces: tuple[str, str, str]) -> str:
+        return _translate_inline(pieces, translate, catalogue.translate_whole)
 
     made: list[str] = []
     closing = ""  # the tag that ends what is marked as not to be translated
@@ -336,7 +328,7 @@ def translate_page(page: str, language: str, also: Mapping[str, str] | None = No
         elif not text.startswith("<"):
             inline.append(("", text, html_escapes.unescape(text)))
         else:
-            made.append(translate_inline(inline))
+            made.append(translate_inline(*inline))
             inline = []
             if (token["whole"] or "").lower() == "title":
                 head, _, rest = text.partition(">")
@@ -345,7 +337,7 @@ def translate_page(page: str, language: str, also: Mapping[str, str] | None = No
             made.append(_translate_attributes(text, translate) if name else text)
             if 'translate="no"' in (token["rest"] or ""):
                 closing = f"</{name}>"
-    return "".join([*made, translate_inline(inline)])
+    return "".join([*made, translate_inline(*inline)])
 
 
 def _translate_attributes(tag: str, translate: Callable[[str], str]) -> str:
@@ -355,7 +347,7 @@ def _translate_attributes(tag: str, translate: Callable[[str], str]) -> str:
 
 
 def _translate_inline(
-    pieces: list[tuple[str, str, str]], translate: Callable[[str], str], translate_whole: Callable[[str], str | None]
+    pieces: Sequence[tuple[str, str, str]], translate: Callable[[str], str], translate_whole: Callable[[str], str | None]
 ) -> str:
     """Return text with its inline tags, translated as a whole where the catalogue knows that, else piece by piece."""
     if not any(text.strip() for _, _, text in pieces):
@@ -377,7 +369,7 @@ def _translate_inline(
     return "".join(made)
 
 
-def _put_tags_back(text: str, pieces: list[tuple[str, str, str]]) -> str:
+def _put_tags_back(text: str, pieces: Sequence[tuple[str, str, str]]) -> str:
     """Return translated text with the tags as they were written; of several equal ones the first comes first."""
     written: dict[str, list[str]] = defaultdict(list)
     for tag, as_it_is, _ in pieces:
