@@ -45,9 +45,9 @@ def test_the_house_has_every_package():
     assert [room.name for room in agent if f"`{room.name}`" not in TEXT] == []
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: str(package.relative_to(ROOT)))
-def test_each_package_says_what_lives_there(package):
-    assert ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
+def test_each_package_says_what_lives_there():
+    files = [package / "__init__.py" for package in PACKAGES]
+    assert [path for path in files if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))] == []
 
 
 def test_names_in_answers_exist():

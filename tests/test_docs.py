@@ -89,17 +89,15 @@ def test_block_runs_as_written(document, lines, workplace, warm_server, small_en
         assert done.returncode == int(expected[1] if expected else 0), f"{line}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
-def test_links_lead_somewhere(document):
-    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", document.read_text(encoding="utf-8"))
-    broken = [link for link in links if not (document.parent / link).exists()]
-    assert broken == []
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
-def test_source_files_that_are_named_exist(document):
-    named = re.findall(r"(?<![\w/])(?:precflow|tests|conf|templates)/[\w/-]+\.\w+", document.read_text(encoding="utf-8"))
-    assert [path for path in named if not (ROOT / path).exists()] == []
+def test_links_and_source_files_that_are_named_exist():
+    link, source = (
+        re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)"),
+        re.compile(r"(?<![\w/])(?:precflow|tests|conf|templates)/[\w/-]+\.\w+"),
+    )
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        assert [path for path in link.findall(text) if not (document.parent / path).exists()] == [], document
+        assert [path for path in source.findall(text) if not (ROOT / path).exists()] == [], document
 
 
 def test_numbers_in_words_are_those_of_the_code():

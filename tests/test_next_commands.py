@@ -43,10 +43,10 @@ def run_command(command):
     return cli.main(words)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_each_rule_leads_on(rule):
+def test_each_rule_leads_on():
     """A rule about the whole run has no record to show in full unless its place is one."""
-    assert rule.try_it or rule.look or rule.about != "run" or rule.where.startswith("{{")
+    ends = [one.id for one in RULES if not (one.try_it or one.look or one.about != "run" or one.where.startswith("{{"))]
+    assert ends == []
 
 
 @pytest.mark.parametrize("look", LOOKS)

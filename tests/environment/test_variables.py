@@ -46,6 +46,5 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("name", OTHERS.split())
-def test_unrelated_names_raise_no_alarm(name):
-    assert find_misspelt({name: "x"}) == []
+def test_unrelated_names_raise_no_alarm():
+    assert [name for name in OTHERS.split() if find_misspelt({name: "x"})] == []
