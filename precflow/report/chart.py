@@ -17,6 +17,7 @@ from precflow.report.tree import split_levels
 PREFERRED = "relative_l2"
 ENOUGH_GROUPS = 4  # with fewer labels the next depth is shown, however many it has
 MOST_GROUPS = 18  # labels below the picture
+MOST_SPANS = 2_000  # of steps, phases or parts of the model; more of them are narrower than a pixel
 MOST_LEVELS = 16  # of modules inside each other; labels do not go deeper
 
 
@@ -28,19 +29,41 @@ class Chart:
         metric: What is drawn upwards, on a logarithmic scale.
         decades: Lowest and highest exponent of ten on the scale.
         groups: Labels along the network: ``(part of the model, index of its first row)``.
+        steps: Where each step begins: ``(its label, index of its first row)``.
+        phases: Where each phase begins, the same way: a step of training has several.
         summary: The picture in one sentence, for those who cannot see it.
     """
 
     metric: str
     decades: tuple[int, int]
     groups: tuple[tuple[str, int], ...]
+    steps: tuple[tuple[str, int], ...]
+    phases: tuple[tuple[str, int], ...]
     summary: str
 
 
 def build_chart(model: ReportModel) -> Chart:
     """Return the chart of a run."""
     metric = choose_metric(model)
-    return Chart(metric, find_decades(model.rows, metric), choose_groups(model.rows), summarize(model, metric))
+    steps = _find_runs([_describe_step(row.measure.record) for row in model.rows])
+    phases = _find_runs([row.measure.phase for row in model.rows])
+    return Chart(metric, find_decades(model.rows, metric), choose_groups(model.rows), steps, phases, summarize(model, metric))
+
+
+def _describe_step(record: str) -> str:
+    """Return the step that an identity ends with, in words, and the rank where it is not the first.
+
+    >>> _describe_step("fc/linear.0/forward.output.0"), _describe_step("fc/linear.0/forward.output.0@2.1")
+    ('step 0', 'step 2, rank 1')
+    """
+    step, _, rank = record.rpartition("@")[2].partition(".") if "@" in record else ("0", "", "0")
+    return f"step {step}" if rank == "0" else f"step {step}, rank {rank}"
+
+
+def _find_runs(labels: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Return where another label begins, with the index of its first row; nothing if they alternate too often to be drawn."""
+    starts = [index for index, label in enumerate(labels) if index == 0 or label != labels[index - 1]]
+    return tuple((labels[index], index) for index in starts) if len(starts) <= MOST_SPANS else ()
 
 
 def choose_metric(model: ReportModel) -> str:
@@ -72,7 +95,7 @@ def choose_groups(rows: Sequence[Row]) -> tuple[tuple[str, int], ...]:
         if len(deeper) > MOST_GROUPS and len(starts) >= ENOUGH_GROUPS:
             break
         starts = deeper
-    return tuple(starts)
+    return tuple(starts[:: -(-len(starts) // MOST_SPANS)]) if starts else ()
 
 
 def _find_starts(paths: Sequence[Sequence[str]], depth: int) -> list[tuple[str, int]]:

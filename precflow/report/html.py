@@ -35,6 +35,8 @@ _ENGLISH_TAG = 'lang="en"'
 _TITLE = re.compile("<title>.*?</title>", re.DOTALL)
 _PICTURE = re.compile(r'(?<=<img)([^>]*) src="data:[^"]*"')
 FIRST_ROWS = 50  # rows written into the page, for print and without JavaScript; the script's table shows as many at a time
+MOST_BYTES = 3_000_000  # of a page, so that it can be mailed; what is said comes before the records
+LEAST_DATA = 100_000  # bytes of records, however much is said
 GOLDEN = 20  # records
 GROUPS = 8  # of a kind: modules, operators...
 STYLES = (
@@ -48,7 +50,7 @@ STYLES = (
     "training.css",
     "print.css",
 )
-SCRIPTS = ("format.js", "page.js", "records.js", "chart.js", "table.js", "tree.js", "detail.js", "start.js")
+SCRIPTS = ("columns.js", "format.js", "page.js", "records.js", "chart.js", "table.js", "tree.js", "detail.js", "start.js")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,21 @@ def render(model: ReportModel) -> str:
 
     A page in both languages has its body twice; that in Chinese waits in a ``template``, and the script puts it in place.
     """
-    english = _render_english(model)
+    text, data = _render(model, page_data.MOST_BYTES)
+    said = len(text.encode("utf-8", "backslashreplace")) - data
+    if said + data > MOST_BYTES:  # the letter itself is long: fewer records
+        text, _ = _render(model, max(LEAST_DATA, MOST_BYTES - said))
+    return text
+
+
+def _render(model: ReportModel, room: int) -> tuple[str, int]:
+    """Return the page with at most so many bytes of data about its records, and how many they are."""
+    english, data = _render_english(model, room)
+    return _translate(model, english), data
+
+
+def _translate(model: ReportModel, english: str) -> str:
+    """Return the page in the language that the recipe asks for, or in both."""
     if model.language == language.ENGLISH:
         return english
     also = collect_translations(model.findings, language.CHINESE)
@@ -87,11 +103,11 @@ def _share_pictures(body: str) -> str:
     return _PICTURE.sub(r"\1 data-same", body)
 
 
-def _render_english(model: ReportModel) -> str:
+def _render_english(model: ReportModel, room: int) -> tuple[str, int]:
     templates, verdict = load_templates(), model.verdict
-    page, data = page_data.fit_into_page(model)
+    page, data = page_data.fit_into_page(model, room)
     style, script = inline_sources(templates, "css", STYLES), inline_sources(templates, "js", SCRIPTS)
-    return templates.get_template("report.html.j2").render(
+    text = templates.get_template("report.html.j2").render(
         model=page,
         style=style,
         script=script,
@@ -140,6 +156,7 @@ def _render_english(model: ReportModel) -> str:
         severity=highlights.SEVERITY,
         kinds=wording.STATUS_COLOURS,
     )
+    return text, len(data)
 
 
 def _describe_suspects(model: ReportModel) -> dict[str, str]:

@@ -1,112 +1,198 @@
-"""The data of the page's script: records as columns of numbers, each text once, within a bound of bytes."""
+"""The data of the page's script: the records in columns, within a bound of bytes."""
 
 from __future__ import annotations
 
-import base64
-import json
-import math
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from precflow import language
 from precflow.metrics import METRICS
 from precflow.report import chart, highlights, tree, wording
 from precflow.report.model import ReportModel, Row
-from precflow.report.result_json import make_strict
+from precflow.report.packing import DIGITS, Packer
 
-# The browser ends a script element at the first "</script", even inside a JSON string; "\u003c" means the same to JSON.
-_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
-_DIGITS = 4  # one more than the page shows
-MOST_ROWS = 24_000  # of one page; with more of them a browser becomes slow
-MOST_BYTES = 2_500_000  # of data, so that the folder `public/`, with result.json and the rest, stays below 10 MB
-PACKED_FROM = 500_000  # characters; shorter data is not compressed and can be read by eye
+MOST_ROWS = 1_000_000  # of one page
+MOST_BYTES = 2_700_000  # of data, so that a page with all that it says stays below 3 MB
+SHORT, SHOWN, FULL = 0, 1, 2  # what a page has of a record: the metric that decides, the shown ones too, or everything
+_SAMPLE = 8_000  # records by which the size of a page is estimated
+_SPARE = 0.95  # of the room is planned for, because an estimate is none too exact
+_FEW_DIGITS = 3, 2  # of the numbers of records that are not there in full, if the room is short
 
-
-class _TextTable:
-    """Every text of the page once; a column holds indices into it."""
-
-    def __init__(self) -> None:
-        self._index: dict[str, int] = {}
-
-    def index(self, text: str) -> int:
-        """Return the index of a text, which is added if it is new."""
-        return self._index.setdefault(wording.printable(text), len(self._index))
-
-    def all(self) -> list[str]:
-        """Return every text, in order of the indices."""
-        return list(self._index)
+Levels = npt.NDArray[np.int64]
 
 
-def fit_into_page(model: ReportModel) -> tuple[ReportModel, str]:
-    """Return the model with only the records that fit into a page, and the page's data; both count the others."""
-    most = MOST_ROWS
+@dataclass(frozen=True)
+class Plan:
+    """How much a page has of its records, the most important first.
+
+    Attributes:
+        rows: How many records.
+        shown: How many of them have all shown metrics.
+        full: How many of them have everything.
+        digits: Of the numbers of those that have not everything.
+    """
+
+    rows: int
+    shown: int
+    full: int
+    digits: int = DIGITS
+
+
+def fit_into_page(model: ReportModel, room: int = MOST_BYTES) -> tuple[ReportModel, str]:
+    """Return the model with only the records that fit into a page, and the page's data; both count the others.
+
+    If there is not enough room, the least important records first lose the metrics that decide nothing, then digits, and only
+    then they are left out.
+
+    Args:
+        model: With all records.
+        room: Bytes of data at most.
+    """
+    page, planned, totals = highlights.keep_most_important(model, MOST_ROWS), room, sum_up(model.rows)
     while True:
-        page = highlights.keep_most_important(model, most)
-        data = encode(page, model.rows)
-        if len(data) <= MOST_BYTES or len(page.rows) < 2:
+        plan = _make_plan(page, totals, planned)
+        page = highlights.keep_most_important(page, plan.rows)
+        data = encode(page, totals, plan)
+        if len(data) <= room or len(page.rows) < 2:
             return page, data
-        # The size does not shrink in proportion to the rows (texts are shared, compression varies): aim a tenth lower, halve
-        # at least, and try again.
-        most = min(len(page.rows) // 2, int(0.9 * len(page.rows) * MOST_BYTES / len(data)) + 1)
+        planned = int(0.9 * planned * room / len(data))  # more than was estimated: again, with less
 
 
-def encode(model: ReportModel, every: Sequence[Row] | None = None) -> str:
-    """Return the data of the page: JSON that cannot end the script element around it; if it is long, deflated, in base64.
-
-    The first character shows which of the two it is: JSON starts with a brace, and base64 has none.
+def encode(model: ReportModel, totals: Mapping[str, Any] | None = None, plan: Plan | None = None) -> str:
+    """Return the data of the page in base64: a head of JSON, and behind it the columns.
 
     Args:
         model: Its rows are those of the page.
-        every: Every row of the run, if the model has not all of them.
+        totals: What :func:`sum_up` says of every row of the run, if the model has not all of them.
+        plan: How much of them is kept; everything by default.
     """
-    plain = json.dumps(build_page_data(model, every), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    if len(plain) < PACKED_FROM:
-        return plain.translate(_ESCAPES)
-    return base64.b64encode(zlib.compress(plain.encode("utf-8", "backslashreplace"), 9)).decode("ascii")
+    packer = Packer()
+    columns = _add_columns(packer, model, *_choose_levels(model.rows, plan))
+    return packer.finish({**_build_head(model), **(totals or sum_up(model.rows)), **columns})
 
 
-def build_page_data(model: ReportModel, every: Sequence[Row] | None = None) -> dict[str, Any]:
-    """Return everything that the script needs: the records in columns, the frame of the picture, the tree, and the words.
+def sum_up(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what a page counts over all records, even if it shows a part of them: the tree of modules, and the totals."""
+    return {
+        "tree": tree.flatten_tree(tree.build_tree(rows)),
+        "totals": {**Counter(row.judged.status for row in rows), "introduces": sum(row.role == "introduces" for row in rows)},
+    }
 
-    Args:
-        model: Its rows are those of the page.
-        every: Every row of the run, if the model has not all of them; the tree and the totals count all.
+
+def _make_plan(model: ReportModel, totals: Mapping[str, Any], room: int) -> Plan:
+    """Return how much of the records fits, by what a sample of them takes."""
+    many = len(model.rows)
+    full = _measure(model, FULL, DIGITS)
+    room = int(_SPARE * room) - len(Packer().finish({**_build_head(replace(model, rows=())), **totals}))
+    if many * full <= room:
+        return Plan(many, many, many)
+    digits, short = next(
+        ((digits, size) for digits in _FEW_DIGITS if many * (size := _measure(model, SHORT, digits)) <= room),
+        (_FEW_DIGITS[-1], _measure(model, SHORT, _FEW_DIGITS[-1])),
+    )
+    rows = max(1, min(many, int(room / short)))
+    spare = max(0, room - rows * short) / 2  # half of it for records in full, half for the shown metrics of others
+    in_full = min(rows, int(spare / max(full - short, 1)))
+    shown = min(rows, in_full + int(spare / max(_measure(model, SHOWN, digits) - short, 1)))
+    return Plan(rows, shown, in_full, digits)
+
+
+def _measure(model: ReportModel, level: int, digits: int) -> float:
+    """Return the bytes that one more record takes on the page, by two samples: one half as large as the other."""
+    sizes = []
+    size = min(_SAMPLE, len(model.rows))
+    for most in (size, size // 2):
+        start = (len(model.rows) - most) // 2
+        rows = model.rows[start : start + most]
+        packer = Packer()
+        few = np.full(len(rows), level, np.int64)
+        sizes.append(len(packer.finish(_add_columns(packer, replace(model, rows=rows), few, digits))))
+    return (sizes[0] - sizes[1]) / max(size - size // 2, 1)
+
+
+def _choose_levels(rows: Sequence[Row], plan: Plan | None) -> tuple[Levels, int]:
+    """Return how much is kept of each record, and the digits of those that are not kept in full."""
+    levels = np.full(len(rows), FULL, np.int64)
+    if plan is None or plan.full >= len(rows):
+        return levels, DIGITS
+    ranked = np.array(sorted(range(len(rows)), key=lambda number: highlights.importance(rows[number])))
+    levels[ranked[plan.full :]] = SHOWN
+    levels[ranked[plan.shown :]] = SHORT
+    return levels, plan.digits
+
+
+def _add_columns(packer: Packer, model: ReportModel, levels: Levels, digits: int) -> dict[str, Any]:
+    """Add the columns of the records, and return what the script needs to read them.
+
+    A column has only the records that are kept to its level at least.
     """
-    every = model.rows if every is None else every
-    texts = _TextTable()
+    rows = model.rows
+    kept = {level: [rows[number] for number in np.flatnonzero(levels >= level)] for level in (SHORT, SHOWN, FULL)}
+    exact = {level: np.where(levels[levels >= level] == FULL, DIGITS, digits) for level in kept}
+    drawn = chart.choose_metric(model)
+
+    def numbers(level: int, values: Sequence[float | None]) -> dict[str, Any]:
+        return {"level": level, "numbers": packer.add_numbers(values, exact[level])}
+
+    def metric(name: str) -> dict[str, Any]:
+        level = SHORT if name == drawn else SHOWN if name in model.columns else FULL
+        return numbers(level, [row.measure.metrics.get(name) for row in kept[level]])
+
+    kinds = dict.fromkeys(kind for row in kept[FULL] for kind in row.measure.counts)
+    texts = {name: packer.add_texts(values) for name, values in _list_texts(rows).items()}
+    details = {str(number): _describe_rare_facts(rows[number]) for number in np.flatnonzero(levels >= SHOWN)}
+    return {
+        "size": len(rows),
+        "levels": packer.add_wholes(levels),
+        "texts": texts,
+        "order": packer.add_wholes([row.measure.order for row in rows], steps=True),
+        "equal": packer.add_wholes([int(row.measure.equal) for row in rows]),
+        "figures": {
+            # What the script finds in the column of the metric, or can divide itself, is not there a second time.
+            "value": numbers(SHORT, [_find_value(row, drawn) for row in rows]),
+            "limit": numbers(SHORT, [row.judged.limit if row.judged.metric else None for row in rows]),
+            "ratio": numbers(FULL, [row.judged.ratio for row in kept[FULL]]),
+            "floor": numbers(FULL, [row.judged.floor for row in kept[FULL]]),
+        },
+        "metrics": {name: metric(name) for name in highlights.list_metrics(model)},
+        # Kind of value (zero, NaN, mask fill...) -> its number of elements.
+        "counts": {
+            wording.words(kind): {
+                "level": FULL,
+                "texts": packer.add_texts(str(row.measure.counts.get(kind, 0)) for row in kept[FULL]),
+            }
+            for kind in kinds
+        },
+        "details": {number: facts for number, facts in details.items() if facts},
+    }
+
+
+def _find_value(row: Row, drawn: str) -> float | None:
+    """Return the value that decides a record; ``None`` if it is that of the drawn metric, which every record has."""
+    judged = row.judged
+    if not judged.metric or (judged.metric == drawn and row.measure.metrics.get(drawn) == judged.value):
+        return None
+    return judged.value
+
+
+def _build_head(model: ReportModel) -> dict[str, Any]:
+    """Return what the script needs besides records and counts: the frame of the picture, and the words."""
     picture = chart.build_chart(model)
-    kinds = dict.fromkeys(kind for row in model.rows for kind in row.measure.counts)
-    columns: dict[str, list[Any]] = {
-        name: [texts.index(value) for value in values] for name, values in _list_texts(model.rows).items()
-    }
-    columns |= {
-        "order": [row.measure.order for row in model.rows],
-        "equal": [int(row.measure.equal) for row in model.rows],
-        "value": [round_number(row.judged.value) for row in model.rows],
-        "limit": [round_number(row.judged.limit) for row in model.rows],
-        "ratio": [round_number(row.judged.ratio) for row in model.rows],
-        "floor": [None if row.judged.floor is None else round_number(row.judged.floor) for row in model.rows],
-    }
     return {
         "shown": list(model.columns),
-        "metrics": {
-            metric: [round_number(row.measure.metrics[metric]) if metric in row.measure.metrics else None for row in model.rows]
-            for metric in highlights.list_metrics(model)
-        },
-        "columns": columns,
-        # Kind of value (zero, NaN, mask fill...) -> its number of elements in every row.
-        "counts": {wording.words(kind): [row.measure.counts.get(kind, 0) for row in model.rows] for kind in kinds},
-        "details": {str(index): detail for index, row in enumerate(model.rows) if (detail := _describe_rare_facts(row))},
-        "texts": texts.all(),
         "chart": {
             "metric": picture.metric,
             "decades": list(picture.decades),
-            "groups": [[wording.printable(label), index] for label, index in picture.groups],
+            **{
+                name: [[wording.printable(label), index] for label, index in spans]
+                for name, spans in (("groups", picture.groups), ("steps", picture.steps), ("phases", picture.phases))
+            },
         },
-        "tree": tree.flatten_tree(tree.build_tree(every)),
-        "totals": {**Counter(row.judged.status for row in every), "introduces": sum(row.role == "introduces" for row in every)},
         "symbols": dict(wording.STATUS_SYMBOLS),
         "meanings": dict(wording.STATUS_MEANINGS),
         "colours": dict(wording.STATUS_COLOURS),
@@ -157,25 +243,14 @@ def _list_texts(rows: Sequence[Row]) -> Mapping[str, list[str]]:
 def _describe_rare_facts(row: Row) -> dict[str, Any]:
     """Return what only few records have, and so is no column: arguments that differ, and warnings."""
     measure = row.measure
+    if not (measure.arguments or measure.warnings or measure.ranges or measure.pairing not in {"", "name"}):
+        return {}
     texts = (*wording.describe_pairing(row), *measure.warnings, *wording.describe_estimate(row))
     facts = {
         "arguments": [[*map(wording.printable, (name, *pair))] for name, pair in measure.arguments.items()],
         "warnings": [wording.printable(warning) for warning in texts],
     }
     return {name: value for name, value in facts.items() if value}
-
-
-def round_number(value: float) -> Any:
-    """Return a number with as many digits as the page needs; whole numbers as integers, NaN and infinity as words.
-
-    >>> round_number(0.0123456), round_number(3.0), round_number(1 - 1e-9), round_number(math.nan)
-    (0.01235, 3, 0.999999999, 'NaN')
-    """
-    # A cosine similarity just below 1 needs more digits than an error, and make_strict keeps them.
-    if not math.isfinite(value) or 0.99 < value < 1:
-        return make_strict(value)
-    short = float(f"{value:.{_DIGITS}g}")
-    return int(short) if short.is_integer() else short
 
 
 def _format_shape(sizes: Sequence[int], dtype: str) -> str:

@@ -22,7 +22,7 @@ const drawDetail = () => {
     const decides = word("metric", row);
     const limit = () => (decided(row) ? use(row) : `${decides} not decided, limit ${number(figure("limit", row))}`) +
       ` (${data.atLeast.includes(decides) ? "at least" : "at most"}, ${word("standard", row)})`;
-    const lines = Object.keys(data.metrics).filter((name) => metric(name, row) !== null).map((name) =>
+    const lines = Object.keys(data.metrics).filter((name) => (metric(name, row) ?? null) !== null).map((name) =>
       element("tr", { class: name === decides ? "deciding" : null }, head(name), element("td", { class: "figure" }, number(metric(name, row)))));
     if (!lines.length) return [element("p", { class: "soft" }, "No metric can be had for this record.")];
     return [...(decides ? [element("p", {}, limit())] : []), table(["metric", "value"], lines)];
@@ -32,7 +32,7 @@ const drawDetail = () => {
     const lines = [element("p", {}, statusTag(word("status", row)), " ", data.meanings[word("status", row)])];
     if (drawn(row)) lines.push(element("p", {}, element("strong", {}, word("role", row)), ": ", data.roles[word("role", row)]));
     if (word("reason", row)) lines.push(element("p", { class: "soft" }, word("reason", row)));
-    if (data.columns.equal[row]) lines.push(element("p", {}, "The bits of both sides are the same."));
+    if (kept.equal[row]) lines.push(element("p", {}, "The bits of both sides are the same."));
     for (const warning of data.details[row]?.warnings ?? []) lines.push(element("p", { class: "doubt" }, "Note: " + warning));
     return lines;
   };
@@ -44,7 +44,7 @@ const drawDetail = () => {
   };
 
   const counts = (row) => {
-    const pairs = Object.entries(data.counts).map(([name, values]) => [name, values[row]]).filter(([, value]) => value > 0);
+    const pairs = Object.entries(kept.counts).map(([name, of]) => [name, Number(of(row) ?? 0)]).filter(([, value]) => value > 0);
     return pairs.length ? [element("h3", {}, "Elements"), element("p", {}, pairs.map(([name, value]) => `${name} ${count(value)}`).join(" · "))] : [];
   };
 

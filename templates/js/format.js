@@ -32,7 +32,7 @@ const used = (ratio) => (moderate(ratio) ? share(ratio) + " of its limit" : numb
 // The condition that decides a record, as `describe_use` of wording.py says it.
 const use = (row) => {
   const ratio = figure("ratio", row);
-  const floor = data.columns.floor[row] === null ? "" : `, noise floor ${number(figure("floor", row))}`;
+  const floor = Number.isNaN(figure("floor", row)) ? "" : `, noise floor ${number(figure("floor", row))}`;
   return `${word("metric", row)} ${number(figure("value", row))}, ${Number.isFinite(ratio) ? used(ratio) : "limit"} ${number(figure("limit", row))}${floor}`;
 };
 

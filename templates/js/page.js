@@ -1,11 +1,4 @@
-// The page's data, one way to make elements (never from markup), and what the reader looks at, kept in the address.
-const unpacked = (text) => {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
-};
-const written = document.getElementById("data").textContent;
-const data = JSON.parse(written.startsWith("{") ? written : await unpacked(written));
-
+// One way to make elements (never from markup), and what the reader looks at, kept in the address.
 // A page in two languages has its body a second time: the address says which of them is shown, else the browser does.
 const otherBody = document.querySelector("template[lang]");
 if (otherBody) {

@@ -34,8 +34,8 @@ const drawTable = () => {
 
   const chips = () => {
     const counts = new Map();
-    for (let row = 0; row < size; row += 1) counts.set(word("status", row), (counts.get(word("status", row)) ?? 0) + 1);
-    const starts = [...Array(size).keys()].filter((row) => word("role", row) === "introduces").length;
+    for (const row of every) counts.set(word("status", row), (counts.get(word("status", row)) ?? 0) + 1);
+    const starts = every.filter((row) => word("role", row) === "introduces").length;
     const of = (shown, total) => (shown === total ? count(total) : translate(`${count(shown)} of ${count(total)}`));
     const all = data.severity.reduce((sum, status) => sum + (data.totals[status] ?? 0), 0);
     const choices = [["", `all ${of(size, all)}`], ...(data.totals.introduces ? [["introduces", `✗ starts here ${of(starts, data.totals.introduces)}`]] : [])];
@@ -65,7 +65,7 @@ const drawTable = () => {
     const page = place >= 0 ? Math.floor(place / pageSize) : Math.min(view.page, pages - 1);
     last = wanted;
     view.page = page;
-    const shown = listed.slice(page * pageSize, (page + 1) * pageSize);
+    const shown = [...listed.slice(page * pageSize, (page + 1) * pageSize)];
     const nothing = element("tr", { role: "row" }, element("td", { role: "cell", class: "empty", colspan: columns.length }, size ? "No record matches." : "No record was compared."));
     find("#table tbody").replaceChildren(...(shown.length ? shown.map(rowOf) : [nothing]));
     find("#page-text").textContent = translate(shown.length ? `${count(page * pageSize + 1)} to ${count(page * pageSize + shown.length)} of ${count(listed.length)}` : "0 of " + count(size));

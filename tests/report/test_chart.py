@@ -66,3 +66,24 @@ def test_what_is_undecided_is_a_point(undecided):
 
 def test_movement_is_no_point(misaligned):
     assert sum(map(is_judged, misaligned.rows)) == misaligned.verdict.total
+
+
+def test_steps_and_phases_begin_where_their_first_record_stands(aligned):
+    rows = [
+        dataclasses.replace(
+            row,
+            measure=dataclasses.replace(
+                row.measure,
+                phase="forward" if number % 100 < 60 else "backward",
+                record=f"a/forward.output.0@{number // 100}.0",
+            ),
+        )
+        for number, row in enumerate(aligned.rows[:200])
+    ]
+    picture = chart.build_chart(dataclasses.replace(aligned, rows=tuple(rows)))
+    assert picture.steps == (("step 0", 0), ("step 1", 100))
+    assert picture.phases == (("forward", 0), ("backward", 60), ("forward", 100), ("backward", 160))
+
+
+def test_what_is_narrower_than_a_pixel_is_no_mark_of_the_picture():
+    assert chart._find_runs(["forward", "backward"] * chart.MOST_SPANS) == ()

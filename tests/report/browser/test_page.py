@@ -345,7 +345,47 @@ def test_three_thousand_nested_modules_are_drawn_and_opened_where_the_error_star
 def test_accepted_records_are_drawn_with_their_own_mark(inconclusive, show):
     page = show(inconclusive)
     page.run("CanvasRenderingContext2D.prototype.closePath = function () { window.diamonds = (window.diamonds ?? 0) + 1; }")
-    page.run("dispatchEvent(new Event('resize'))")
-    page.click("[data-status=accepted]")
+    page.run("location.hash = 'from=0&to=200'")
     page.wait("window.diamonds === 1")
     assert page.named("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
+
+
+# What the picture says, and where: `fillText` is heard from before the page's own script on.
+HEAR = """window.said = []; const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) { const at = this.getTransform().transformPoint({x, y}); window.said.push([text, at.x, at.y]); fill.call(this, text, x, y); }"""
+
+
+@pytest.fixture
+def heard(chromium):
+    """Hear what is written on canvases of pages opened from now on."""
+    number = chromium.call("Page.addScriptToEvaluateOnNewDocument", source=HEAR)["identifier"]
+    yield lambda: chromium.run("window.said")
+    chromium.call("Page.removeScriptToEvaluateOnNewDocument", identifier=number)
+
+
+def test_the_picture_names_its_axes_its_steps_and_its_phases(misaligned, show, heard):
+    half = len(misaligned.rows) // 2
+    rows = [
+        dataclasses.replace(row, measure=dataclasses.replace(row.measure, phase="forward" if number < half else "backward"))
+        for number, row in enumerate(misaligned.rows)
+    ]
+    show(dataclasses.replace(misaligned, rows=tuple(rows)))
+    places = {text: (x, y) for text, x, y in heard()}
+    assert {"relative_l2, logarithmic", "records in order of the network", "phases", "forward", "backward"} <= set(places)
+    assert places["forward"][0] < places["backward"][0]
+    assert places["relative_l2, logarithmic"][0] < min(places["phases"])
+    assert places["records in order of the network"][1] > places["forward"][1]
+    assert "steps" not in places, "there is one only"
+
+
+def test_a_record_with_nan_is_not_drawn_as_equal(nasty, show, heard):
+    """What was measured of its other elements may be 0."""
+    rows = [
+        dataclasses.replace(row, measure=dataclasses.replace(row.measure, metrics={"relative_l2": 0.0}))
+        for row in nasty.rows
+        if row.judged.status == "nonfinite"
+    ]
+    show(dataclasses.replace(nasty, rows=tuple(rows)))
+    said = {text for text, _, _ in heard()}
+    assert "no number" in said
+    assert "equal" not in said
