@@ -351,8 +351,13 @@ def test_accepted_records_are_drawn_with_their_own_mark(inconclusive, show):
 
 
 # What the picture says, and where: `fillText` is heard from before the page's own script on.
-HEAR = """window.said = []; const fill = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function (text, x, y) { const at = this.getTransform().transformPoint({x, y}); window.said.push([text, at.x, at.y]); fill.call(this, text, x, y); }"""
+HEAR = """window.said = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  const at = this.getTransform().transformPoint({x, y});
+  window.said.push([text, at.x, at.y]);
+  fill.call(this, text, x, y);
+}"""
 
 
 @pytest.fixture
