@@ -12,7 +12,8 @@ the catalogue knows it, a single word only where the translation says so, ``{0!}
 stands for an enumeration, ``a, b and c``, of which the catalogue has to know every part. Text that no line fits is cut at its
 sentences and semicolons, and what is unknown then stays English: nothing is ever lost.
 
-Rules have their translation beside their English, in the same file, so that a rule is still one file.
+Rules have their translation beside their English, under ``zh`` in the same file, so that a rule is still one file. So have
+rules of a scan and known issues, whose texts do not depend on a run: they are lines of the catalogue too.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ import html as html_escapes
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -44,6 +47,9 @@ _ANY_WORD = re.compile(r"[^\W_]+")
 _BETWEEN = re.compile(r"(?:, | and )(?![^()]*\))")  # parts of an enumeration, which may have more of their own in brackets
 _FEW = 3  # words
 _SCRIPT = "script"
+_DATA = ("scan", "known_issue")
+"""Folders of ``conf`` whose files have texts beside their English."""
+_FOUND = "{found}"  # a place in a text of them
 _GAP = "   "  # between two columns of a screen
 _SEPARATORS = ((_GAP, _GAP), (" · ", " · "), ("; ", "；"), (": ", "："))
 
@@ -196,12 +202,48 @@ def read_entries(language: str, *, script: bool = False) -> dict[str, str]:
         language: Such as ``zh``.
         script: Only those of the page's script, which it takes along; all others without.
     """
+    conf = resources.directory("conf")
     entries: dict[str, str] = {}
-    for path in sorted((resources.directory("conf") / "translation" / language).glob("*.yaml")):
+    if not script:
+        for folder in (*(conf / name for name in _DATA), *_further):
+            for path in sorted(folder.glob("*.yaml")):
+                entries |= _pair_texts(_read(path), language)
+    for path in sorted((conf / "translation" / language).glob("*.yaml")):
         if (path.stem == _SCRIPT) == script:
-            loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-            entries |= yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506  a safe loader
+            entries |= _read(path)
     return entries
+
+
+def _read(path: Path) -> Any:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506  a safe loader
+
+
+def _pair_texts(data: Any, language: str) -> dict[str, str]:
+    """Return English -> the other language for each text of a file of data that has it beside itself."""
+    if not isinstance(data, Mapping):
+        return {}
+    beside = data.get(language)
+    said = {
+        " ".join(data[key].split()).replace(_FOUND, "{}"): " ".join(text.split()).replace(_FOUND, "{0}")
+        for key, text in (beside.items() if isinstance(beside, Mapping) else ())
+        if isinstance(text, str) and isinstance(data.get(key), str)
+    }
+    for key, value in data.items():
+        if key != language:
+            said |= _pair_texts(value, language)
+    return said
+
+
+_further: list[Path] = []
+
+
+def read_also(folders: Iterable[Path]) -> None:
+    """Let a catalogue have the texts of further files of data: those of a team. They are read once a language is spoken."""
+    new = [folder for folder in folders if folder not in _further]
+    if new:
+        _further.extend(new)
+        load.cache_clear()
 
 
 _spoken: ContextVar[tuple[str, Mapping[str, str]]] = ContextVar("spoken", default=(ENGLISH, {}))

@@ -151,17 +151,20 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-def write(text: str, *, styled: bool = False, folded: bool = True) -> None:
+def write(text: str, *, styled: bool = False, folded: bool = True, translated: bool = False) -> None:
     """Print the answer on stdout; characters that the terminal cannot show are replaced.
 
     Args:
         text: Lines, without the last line end.
         styled: The text has precflow's own colour codes; the caller has made everything else in it printable.
         folded: It is for people; a terminal gets it in lines that fit.
+        translated: It is in the language of the screen already.
     """
     text = redaction.redact_text(text)
     shown = text if styled else printable_lines(text)
-    _put(sys.stdout, (_fit(sys.stdout, Speech.translate(shown)) if folded and not styled else shown) + "\n")
+    if folded and not styled:
+        shown = _fit(sys.stdout, shown if translated else Speech.translate(shown))
+    _put(sys.stdout, f"{shown}\n")
 
 
 def _fit(stream: TextIO, text: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from precflow import resources
+from precflow import language, resources
 from precflow.agent.contract import DEVICE_KINDS
 from precflow.config.data_files import Checked, check_document, load_files
 from precflow.config.documents import Document, PathProblems, read
@@ -27,6 +27,21 @@ BREAKS, STOPS, NUMBERS = EFFECTS = ("breaks", "stops", "numbers")
 """Nothing runs with these versions; what is named does not run; it runs, and other numbers come out."""
 UNKNOWN, NONE = "unknown", "none"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class IssueTexts:
+    """The texts of an issue in another language.
+
+    Attributes:
+        title: One line: what goes wrong.
+        symptom: How it shows.
+        do: The way round; ``""`` where it says nothing but names.
+    """
+
+    title: str
+    symptom: str
+    do: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,7 @@ class KnownIssue:
         devices: Kinds of devices on which it happens; without any on all.
         machines: Architectures on which it happens, such as ``aarch64``; without any on all.
         operators: Patterns of operators, modules or classes in whose findings it may show.
+        zh: The texts in Chinese.
         id: File and name, such as ``attention.additive_bias``; no key of the file.
     """
 
@@ -60,6 +76,7 @@ class KnownIssue:
     devices: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    zh: IssueTexts | None = None
     id: str = ""
 
     @property
@@ -106,6 +123,7 @@ def load_issues(team: Sequence[Path] = ()) -> tuple[KnownIssue, ...]:
     Raises:
         ConfigError: Some files are not usable; carries the problems of all of them.
     """
+    language.read_also(team)
     folders = [*team, resources.directory("conf") / GROUP]
     files = load_files(folders, check_file, "files of known issues", "no issue was looked for")
     return tuple(replace(issue, id=f"{path.stem}.{name}") for path, file in files for name, issue in file.issues.items())

@@ -12,6 +12,7 @@ from precflow.breakdown import FORMAT, Breakdown
 from precflow.files import write_text
 from precflow.report import html
 from precflow.report.templating import load_templates
+from precflow.report.translated import in_languages
 from precflow.version import __version__
 
 SCHEMA = 1
@@ -65,12 +66,16 @@ def as_plain(run: BrokenRun) -> dict[str, Any]:
     return {**head, **asdict(run), "rows": [list(row) for row in run.breakdown.rows()]}
 
 
-def write_files(run: BrokenRun, folder: Path, formats: Sequence[str]) -> None:
-    """Write ``report.html``, ``report.md`` and ``result.json`` as far as they are among the formats."""
+def write_files(run: BrokenRun, folder: Path, formats: Sequence[str], language: str) -> None:
+    """Write ``report.html``, ``report.md`` and ``result.json`` as far as they are among the formats.
+
+    Page and Markdown are in ``language``; in ``both`` there are two of each.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name, (file, render) in _FORMATS.items():
         if name in formats:
-            write_text(folder / file, render(run))
+            for shown, text in in_languages(file, render(run), language).items():
+                write_text(folder / shown, text)
 
 
 def _render_html(run: BrokenRun) -> str:

@@ -14,6 +14,7 @@ from precflow.files import write_text
 from precflow.judgement.verdicts import EXIT_CODES
 from precflow.report import html, junit
 from precflow.report.templating import load_templates
+from precflow.report.translated import in_languages
 from precflow.version import __version__
 
 HEADINGS: Mapping[str, str] = {
@@ -92,11 +93,17 @@ def render_line(report: CheckReport, page: str) -> str:
 
 def as_plain(report: CheckReport) -> dict[str, Any]:
     """Return everything as plain data: what ``result.json`` has."""
-    return {**asdict(report), "precflow": __version__, "exit_code": report.code}
+    plain = asdict(report)
+    for side in plain["sides"]:
+        for met in side["issues"]:
+            del met["issue"]["zh"]
+    return {**plain, "precflow": __version__, "exit_code": report.code}
 
 
-def write_files(report: CheckReport, folder: Path, formats: Sequence[str]) -> list[Path]:
+def write_files(report: CheckReport, folder: Path, formats: Sequence[str], language: str) -> list[Path]:
     """Write ``report.html``, ``report.md``, ``result.json`` and ``junit.xml`` as far as they are among the formats.
+
+    Page and Markdown are in ``language``; in ``both`` there are two of each.
 
     There are no records for tables and no lines of source for SARIF.
     """
@@ -111,8 +118,9 @@ def write_files(report: CheckReport, folder: Path, formats: Sequence[str]) -> li
     for name in formats:
         if name in made:
             file, render = made[name]
-            write_text(folder / file, render(report))
-            written.append(folder / file)
+            for shown, text in in_languages(file, render(report), language).items():
+                write_text(folder / shown, text)
+                written.append(folder / shown)
     return written
 
 

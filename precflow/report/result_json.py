@@ -79,7 +79,10 @@ def build_document(model: ReportModel) -> dict[str, Any]:
         "differences": {
             name: {"reference": reference, "target": target} for name, (reference, target) in model.differences.items()
         },
-        "known_issues": make_strict(model.known_issues),
+        "known_issues": [
+            {**shown, "issue": {key: value for key, value in shown["issue"].items() if key != "zh"}}
+            for shown in map(make_strict, model.known_issues)
+        ],
         "sources": make_strict(model.sources),
         "stages": make_strict(model.stages),
         "groups": make_strict(model.groups),

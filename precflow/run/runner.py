@@ -150,7 +150,7 @@ def _publish_breakdown(  # noqa: PLR0913, PLR0917  each is a fact of its own
         stages=tuple(states.items()),
     )
     with tempfile.TemporaryDirectory(dir=where.folder) as folder:
-        broken.write_files(shown, Path(folder) / publication.PUBLIC, job.config.report.formats)
+        broken.write_files(shown, Path(folder) / publication.PUBLIC, job.config.report.formats, job.config.report.language)
         return publication.publish(where.folder, Path(folder))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from precflow import resources
+from precflow import language, resources
 from precflow.config.data_files import Checked, check_document, load_files
 from precflow.config.documents import Document, DottedPath, PathProblems, display_path, read
 from precflow.errors import Problem
@@ -39,6 +39,19 @@ _MATCHERS = (
 )
 _REGULAR = ("strings", "items", "text")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class ScanTexts:
+    """The texts of a rule in another language.
+
+    Attributes:
+        why: Why it matters on the other device. ``{found}`` is what was found.
+        do: What to do about it; ``""`` where it says nothing but names.
+    """
+
+    why: str
+    do: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,7 @@ class ScanRule:
         replace: Words to replace in what was found, such as ``{cuda: npu}``: that is the patch. Without it there is none.
         replace_module: The same for the module of an import, such as ``{torch.cuda: torch_npu.npu}``.
         replace_value: What to put in place of the argument's value, where ``{}`` is the value as it was written.
+        zh: The texts in Chinese.
         id: Kind and name, such as ``device.text``; no key of the file.
         kind: Name of the file; no key of it.
         order: Of two rules for the same place the lower one counts; no key of the file.
@@ -103,6 +117,7 @@ class ScanRule:
     replace: Mapping[str, str] = field(default_factory=dict)
     replace_module: Mapping[str, str] = field(default_factory=dict)
     replace_value: str = ""
+    zh: ScanTexts | None = None
     id: str = ""
     kind: str = ""
     order: int = 0
@@ -122,6 +137,17 @@ class Takes:
 
 
 @dataclass(frozen=True)
+class FileTexts:
+    """The text of a file in another language.
+
+    Attributes:
+        title: What the findings of this kind are called.
+    """
+
+    title: str
+
+
+@dataclass(frozen=True)
 class RuleFile:
     """One file.
 
@@ -130,12 +156,14 @@ class RuleFile:
         rules: Name -> rule.
         types: Which functions take which element types: a call that asks for another one is found.
         sources: Where the knowledge comes from.
+        zh: The title in Chinese.
     """
 
     title: str
     rules: Mapping[str, ScanRule]
     types: tuple[Takes, ...] = ()
     sources: tuple[str, ...] = ()
+    zh: FileTexts | None = None
 
 
 TYPES = (
@@ -182,6 +210,7 @@ def load_rules(team: Sequence[Path] = (), dtype: str = "") -> RuleSet:
     Raises:
         ConfigError: Some files are not usable; carries the problems of all of them.
     """
+    language.read_also(team)
     files = load_files(
         (*team, resources.directory("conf") / GROUP), check_file, "rules of the scan", "nothing was scanned", _find_same_names
     )
@@ -246,6 +275,7 @@ def _find_problems_of_rule(name: str, rule: Mapping[str, Any]) -> PathProblems:
     if not any(rule.get(key) for key in _MATCHERS):
         yield (), f"looks for nothing: give it one of {', '.join(_MATCHERS)}"
     yield from (((key,), "no such key: it comes from the names of file and rule") for key in _OURS if key in rule)
+    yield from _find_problems_of_texts(rule)
     given = rule.get("given")
     expressions: list[tuple[DottedPath, Any]] = [((key,), rule.get(key)) for key in _REGULAR]
     expressions += [(("given", str(key)), value) for key, value in given.items()] if isinstance(given, Mapping) else []
@@ -260,6 +290,14 @@ def _find_problems_of_rule(name: str, rule: Mapping[str, Any]) -> PathProblems:
         yield ("within",), "says where expressions count: name them under `expressions`"
     if rule.get("replace_value") and not given:
         yield ("replace_value",), "replaces an argument: name it under `given`"
+
+
+def _find_problems_of_texts(rule: Mapping[str, Any]) -> PathProblems:
+    """Yield where a text in another language has ``{found}`` and the English has not, or the other way round."""
+    texts = rule.get(language.CHINESE)
+    for key, text in texts.items() if isinstance(texts, Mapping) else ():
+        if isinstance(text, str) and text and ("{found}" in text) != ("{found}" in str(rule.get(key))):
+            yield (language.CHINESE, str(key)), f"expected {{found}} where `{key}` has it, and only there"
 
 
 def _check_pattern(text: str) -> str:

@@ -17,6 +17,7 @@ from precflow.diagnosis.findings import Finding
 from precflow.diagnosis.golden import list_rows
 from precflow.diagnosis.training.phases import PhaseState, tell_phases
 from precflow.environment.known_issues import GROUP
+from precflow.files import write_text
 from precflow.language import ENGLISH
 from precflow.report import environment_check as check_report
 from precflow.report import tables, tensorboard
@@ -126,8 +127,19 @@ def _copy_scan(needs: Mapping[str, Path], folder: Path) -> list[Path]:
     if scan.NAME not in needs:
         return []
     made = needs[scan.NAME] / scan.PUBLIC
-    names = {scan.PAGE: "scan.html", scan.SARIF: scan.SARIF, scan.PATCH: scan.PATCH}
-    return [Path(shutil.copyfile(made / name, folder / there)) for name, there in names.items() if (made / name).is_file()]
+    pages = {scan.PAGE: "scan.html", scan.CHINESE_PAGE: "scan.zh.html"}
+    copied = [
+        Path(shutil.copyfile(made / name, folder / there))
+        for name, there in {**pages, scan.SARIF: scan.SARIF, scan.PATCH: scan.PATCH}.items()
+        if (made / name).is_file()
+    ]
+    for page in copied:
+        if page.name in pages.values():  # each of two languages leads to the other
+            text = page.read_text(encoding="utf-8")
+            for name, there in pages.items():
+                text = text.replace(f'href="{name}"', f'href="{there}"')
+            write_text(page, text)
+    return copied
 
 
 def _report_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -142,7 +154,7 @@ def _report_curves(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageRe
 def _report_checks(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     report = machine.describe(job.config.recipe, machine.read_checks(needs))
     write_value(folder / CHECKS_FILE, report)
-    written = check_report.write_files(report, folder / PUBLIC, job.config.report.formats)
+    written = check_report.write_files(report, folder / PUBLIC, job.config.report.formats, job.config.report.language)
     return StageResult(note=", ".join(path.name for path in written))
 
 

@@ -14,7 +14,9 @@ from typing import Any
 from precflow import keys, resources
 from precflow.diagnosis.findings import Finding
 from precflow.files import write_bytes, write_text
+from precflow.language import ENGLISH
 from precflow.report import scan as scan_report
+from precflow.report.translated import in_languages
 from precflow.scan.findings import Finding as Place
 from precflow.scan.findings import ScanResult
 from precflow.scan.rules import GROUP, load_rules
@@ -26,6 +28,7 @@ NAME = "scan"
 PUBLIC = "public"
 RESULT_FILE = "result.json"
 PAGE, PATCH, SARIF = "report.html", "scan.patch", scan_report.FORMATS["sarif"][0]
+CHINESE_PAGE = "report.zh.html"  # beside the English one, of a report in both languages
 _SITE = re.compile(r"(?P<file>[^\s<]+):(?P<line>\d+)")  # model.py:12 in forward <- train.py:40 in main
 _MOST = 3  # findings of the scan that stand at one finding of the run
 
@@ -78,7 +81,15 @@ def _declare(job: Job) -> Mapping[str, Any]:
         "rules": [keys.file_digest(folder) for folder in (*job.team.get(GROUP, ()), resources.directory("conf") / GROUP)],
         "templates": keys.file_digest(resources.directory("templates")),
         "formats": list(job.config.report.formats),
+        **_declare_language(job),
     }
+
+
+def _declare_language(job: Job) -> Mapping[str, Any]:
+    wanted = job.config.report.language
+    if wanted == ENGLISH:
+        return {}
+    return {"language": wanted, "translation": keys.file_digest(resources.directory("conf") / "translation")}
 
 
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
@@ -90,7 +101,9 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     (folder / PUBLIC).mkdir()
     for name in filter(scan_report.FORMATS.__contains__, job.config.report.formats):
         file, render = scan_report.FORMATS[name]
-        write_text(folder / PUBLIC / (PAGE if name == "html" else file), render(scan, code))
+        shown = in_languages(PAGE if name == "html" else file, render(scan, code), job.config.report.language)
+        for each, text in shown.items():
+            write_text(folder / PUBLIC / each, text)
     write_bytes(folder / PUBLIC / PATCH, found.patch)
     return StageResult(note=scan_report.describe_outcome(scan))
 

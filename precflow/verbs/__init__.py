@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from precflow.config import command_line
 from precflow.errors import ConfigError, PrecflowError
+from precflow.language import ENGLISH, said, spoken
 from precflow.streams import count_cells, printable, say, write
 from precflow.streams import write_json as print_json
 
@@ -113,6 +114,17 @@ class _Parser(argparse.ArgumentParser):
                 raise command_line.unknown_option_error(option, given, known, next_step=f"{self.prog} --help")
         # parse_args of argparse fills `nargs="*"` once: of `validate a --json b` it would refuse `b` as unrecognized.
         return super().parse_intermixed_args(words, namespace)
+
+    def format_help(self) -> str:
+        """Return the help as it is spoken: its parts are translated before they are folded."""
+        if spoken() != ENGLISH:
+            self.description = said(self.description or "")
+            self.epilog = said(self.epilog or "")
+            for group in self._action_groups:
+                group.title = said(group.title or "")
+            for action in self._actions:
+                action.help = said(action.help) if action.help else action.help
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and leave with exit code 2."""

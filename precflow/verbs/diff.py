@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         "--page", type=Path, metavar="FILE", help="write an HTML page too, with the curves of both runs side by side"
     )
     chosen = options.parse_args(arguments)
+    from precflow.report.translated import as_spoken
     from precflow.run.find_runs import find_run, find_run_before
     from precflow.run.two_runs import compare_runs
 
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     if page:
         try:
             page.parent.mkdir(parents=True, exist_ok=True)
-            write_text(page, render_page(difference))
+            write_text(page, as_spoken(render_page(difference)))
         except OSError as error:
             raise StoreError(
                 f"{page} cannot be written: {error.strerror or error}", next_step="name another: --page FILE"

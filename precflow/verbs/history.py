@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"--last {chosen.last}: expected how many runs, 0 for all", next_step="precflow history NAME --last 50"
         )
+    from precflow.report.translated import as_spoken
     from precflow.run.history import read_history
 
     history = read_history(chosen.name, int(chosen.last))
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     if page:
         try:
             page.parent.mkdir(parents=True, exist_ok=True)
-            write_text(page, render_page(history))
+            write_text(page, as_spoken(render_page(history)))
         except OSError as error:
             raise StoreError(
                 f"{page} cannot be written: {error.strerror or error}", next_step="name another: --page FILE"

@@ -77,7 +77,7 @@ def show(paper: Paper) -> None:
     """Print a screen, in colour if stdout is a terminal with colours and ``NO_COLOR`` is not set."""
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     plain = not is_unicode(sys.stdout)
-    write(paper.render(colour=colour, ascii_only=plain), styled=colour)
+    write(paper.render(colour=colour, ascii_only=plain), styled=colour, translated=True)
 
 
 def _show_dump(dump: Dump, chosen: argparse.Namespace) -> int:

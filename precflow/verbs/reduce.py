@@ -215,6 +215,8 @@ def _write(reduced: Reduced) -> Reduced:
     """
     from precflow import resources
     from precflow.config.composition import compose
+    from precflow.language import spoken
+    from precflow.report.translated import translate
     from precflow.run.smaller_runs import RUN
     from precflow.run.store import explain_disk_errors
 
@@ -240,7 +242,7 @@ def _write(reduced: Reduced) -> Reduced:
                 shutil.copyfile(resources.directory("templates") / "reduced_repro.py", folder / REPRO)
                 reduced = replace(reduced, repro=RECIPE_AGAIN)
         write_text(folder / FACTS, json.dumps(as_plain(reduced), ensure_ascii=False, indent=1) + "\n")
-        write_text(folder / PAGE, render_page(reduced))
+        write_text(folder / PAGE, translate(PAGE, render_page(reduced), spoken()))
     return reduced
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from precflow.errors import ConfigError, StoreError
 from precflow.files import write_bytes, write_text
+from precflow.language import spoken
 from precflow.verbs import Verb, make_parser, print_json, write
 
 if TYPE_CHECKING:
@@ -98,12 +99,13 @@ def _write_files(scan: ScanResult, code: int, patch: Path | None, output: Path |
             written.append(path)
         if output:
             from precflow.report.scan import FORMATS
+            from precflow.report.translated import translate
 
             folder = output.expanduser()
             folder.mkdir(parents=True, exist_ok=True)
             for name, render in FORMATS.values():
                 path = folder / name
-                write_text(path, render(scan, code))
+                write_text(path, translate(name, render(scan, code), spoken()))
                 written.append(path)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}", next_step="name another place") from error

@@ -41,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         help="run the reference again: `threads` with another number, `batch` cut in two, `float64` in it",
     )
     chosen = options.parse_args(arguments)
+    from precflow.report.translated import as_spoken
     from precflow.run.find_runs import find_run
 
     run = find_run(chosen.run)
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     if page:
         try:
             page.parent.mkdir(parents=True, exist_ok=True)
-            write_text(page, render_page(found, run.name, also))
+            write_text(page, as_spoken(render_page(found, run.name, also)))
         except OSError as error:
             message = f"{page} cannot be written: {error.strerror or error}"
             raise StoreError(message, next_step="name another: --page FILE") from error

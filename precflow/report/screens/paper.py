@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from precflow import numbers
+from precflow.language import translate_lines
 from precflow.report import wording
 
 LABEL = 12  # letters that a label takes
@@ -21,26 +22,25 @@ _ASCII = str.maketrans(
 
 
 class Paper:
-    """Collects lines. All text is made printable first: a module's name may hold codes that move the cursor."""
+    """Collects lines, as they are spoken. All text is made printable: a module's name may hold codes that move the cursor."""
 
     def __init__(self) -> None:
         self._lines: list[Text] = []
 
     def title(self, text: str) -> None:
         """Write a heading."""
-        self._lines.append(Text(f" {wording.printable(text)}", "bold"))
+        self._lines.append(Text(f" {_said(text)}", "bold"))
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write a line as it is."""
-        self._lines.append(Text(f" {wording.printable(text)}".rstrip(), style))
+        self._lines.append(Text(f" {_said(text)}".rstrip(), style))
 
     def fact(self, label: str, text: str, style: str = "") -> None:
         """Write a label and its text; nothing if the text is empty."""
         if text:
+            label = _said(label)
             padding = " " * max(1, LABEL - cell_len(label))
-            self._lines.append(
-                Text.assemble("   ", (wording.printable(label), "dim"), padding, (wording.printable(text), style))
-            )
+            self._lines.append(Text.assemble("   ", (label, "dim"), padding, (_said(text), style)))
 
     def facts(self, label: str, texts: Sequence[str], style: str = "") -> None:
         """Write a label once and several texts below each other."""
@@ -55,7 +55,7 @@ class Paper:
             head: The first row names the columns.
             styles: Style of each row behind the first.
         """
-        shown = [[wording.printable(cell) for cell in row] for row in rows]
+        shown = [[_said(cell) for cell in row] for row in rows]
         widths = [max(cell_len(row[column]) for row in shown) for column in range(len(shown[0]))] if shown else []
         for number, row in enumerate(shown):
             cells = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
@@ -70,6 +70,10 @@ class Paper:
             console.print(line, soft_wrap=True, markup=False, emoji=False)
         text = target.getvalue().rstrip("\n")
         return text.translate(_ASCII) if ascii_only else text
+
+
+def _said(text: str) -> str:
+    return translate_lines(wording.printable(text), cell_len)
 
 
 def draw_bars(counts: Sequence[float], *, logarithmic: bool = False) -> str:
