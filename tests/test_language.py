@@ -1,25 +1,30 @@
 """What is said in two languages: every text has its other one, with the same values."""
 
 import re
+from collections import defaultdict
 from html import unescape
 
 import pytest
+import yaml
 
 from precflow import language, resources
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rule_templates import check_template
 from precflow.diagnosis.evidence.names import EVIDENCE
+from precflow.environment.known_issues import load_issues
 from precflow.report import wording
+from precflow.scan.rules import load_rules as load_scan_rules
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 PLACE = re.compile(r"{#?}")
 FILLED = re.compile(r"{(\d)!?}")
 CATALOGUE = language.load("zh")
 ENTRIES = language.read_entries("zh")
-# The report; pages of other verbs are English for now.
 FOLDER = resources.directory("templates")
-TEMPLATES = sorted([FOLDER / "report.html.j2", FOLDER / "report.md.j2", *FOLDER.glob("html/*.j2")])
+TEMPLATES = sorted(FOLDER.rglob("*.j2"))
 UNTRANSLATED = {"precflow", "relative_l2", "UTC", "EN", "token", "ulp"}
+SAYS = re.compile(r"(?<![\w./=_-])[a-z]{2,} (?:[a-z]{2,}|[A-Z]+)\b")  # two words, the first of them no part of a name
+OF_THE_SCREEN = {"and {#} more"}
 RULES = load_rules([resources.directory("conf") / "rule"])
 
 
@@ -31,9 +36,10 @@ def list_texts(template):
     source = re.sub(r"<[^>]*>", "\0", re.sub(r"{%.*?%}|{{.*?}}", "\0", source, flags=re.DOTALL), flags=re.DOTALL)
     marks = r"[\0\n|]|\*\*|`| · " if template.name.endswith(".md.j2") else r"[\0\n]| · "
     for text in (*quoted, *re.split(marks, source)):
-        words = unescape(text).strip(" *#->.,:;()+")
-        if len(re.findall(r"[a-z]{2,}", words)) and words not in UNTRANSLATED:
-            yield words
+        for sentence in re.split(r"(?<=[.?!]) +(?=[A-Z])", unescape(text)):
+            words = sentence.strip(" *#->.,:;()+")
+            if len(re.findall(r"[a-z]{2,}", words)) and words not in UNTRANSLATED:
+                yield words
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
@@ -41,6 +47,33 @@ def test_every_text_of_the_page_is_said_in_chinese(template):
     lines = {re.sub("<[^>]*>", "", text.replace("{#}", "{}")).lower() for text in ENTRIES}
     missing = [text for text in list_texts(template) if not any(text.lower() in line for line in lines)]
     assert missing == []
+
+
+SCANNED = load_scan_rules()
+ISSUES = load_issues()
+
+
+def test_rules_of_a_scan_and_known_issues_say_the_same_in_both_languages():
+    """Where a text has a word that is no name: what is to be done may be the name of a function alone."""
+    pairs = [(rule.id, key, getattr(rule, key), getattr(rule.zh, key, "")) for rule in SCANNED.rules for key in ("why", "do")]
+    pairs += [
+        (issue.id, key, getattr(issue, key), getattr(issue.zh, key, ""))
+        for issue in ISSUES
+        for key in ("title", "symptom", "do")
+    ]
+    pairs += [(kind, "title", title, CATALOGUE.translate(title)) for kind, title in SCANNED.titles.items()]
+    says = [(name, key, text) for name, key, text, said in pairs if SAYS.search(text) and not CHINESE.search(said)]
+    missing = [entry for entry in says if not entry[-1].startswith("pip install ")]
+    assert missing == []
+
+
+def test_no_text_is_said_in_two_ways():
+    said = defaultdict(set)
+    for path in sorted((resources.directory("conf") / "translation" / "zh").glob("*.yaml")):
+        if path.stem != "script":
+            for text, line in yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader).value:
+                said[text.value].add(line.value)
+    assert {text: lines for text, lines in said.items() if len(lines) > 1 and text not in OF_THE_SCREEN} == {}
 
 
 def test_every_line_of_the_catalogue_takes_the_values_that_its_english_has():
