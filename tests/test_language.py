@@ -6,6 +6,7 @@ from html import unescape
 
 import pytest
 import yaml
+from sentences import list_errors, read_module
 
 from precflow import language, resources
 from precflow.diagnosis.advice.rule_files import load_rules
@@ -46,6 +47,72 @@ def list_texts(template):
 def test_every_text_of_the_page_is_said_in_chinese(template):
     lines = {re.sub("<[^>]*>", "", text.replace("{#}", "{}")).lower() for text in ENTRIES}
     missing = [text for text in list_texts(template) if not any(text.lower() in line for line in lines)]
+    assert missing == []
+
+
+# Modules whose literals are lines of a screen.
+SCREENS = (
+    "cli.py",
+    "verbs/*.py",
+    "report/screens/*.py",
+    "report/scan.py",
+    "report/environment_check.py",
+    "report/broken.py",
+    "environment/machine_checks.py",
+    "environment/compatibility.py",
+    "environment/requirements.py",
+    "stages/side_check.py",
+    "breakdown.py",
+    "run/pruning.py",
+    "run/plan.py",
+    "run/sizes.py",
+    "scan/tree.py",
+)
+TYPED = re.compile(r"(?:precflow|python|pip|git|docker|mv|rm|with|sides=|[a-z]+ [A-Z]+ |[a-z]+ [a-z]+/)\S*")  # not a sentence
+NO_SCREEN = re.compile(
+    r"`precflow explain|^test compares|^Values carry|^On the command line a|\"Set by\"|^refused in|^Precedence|^#|^\| key"
+    r"|VERB = Verb|is in the schema|: the smallest recipe that was|^DUMP|communicate with the NVIDIA"  # pages, others' words
+    r"|} not usable$|^and {} before|} to know of"  # made of words that are filled in
+)
+IN_OTHER_WORDS = ("precflow/__init__.py", "precflow/agent/emulated/driver.py")  # those of Python and of torch
+
+
+def list_pieces(text):
+    """Yield what is looked up of a text: its lines, cells and sentences, as far as they have words of their own."""
+    for piece in re.split(r" {2,}|\n|(?<=[.?!]) +(?=[A-Z{])", text):
+        if len(re.findall(r"(?<![\w./_=-])[a-z]{2,}(?![\w/_=(-]|\.\w)", piece)) > 2 and not TYPED.match(piece.strip()):
+            yield piece.strip()
+
+
+def words_of(text):
+    """Return the words of a text, without places for values, and without names and commands: the catalogue may have places."""
+    plain = re.sub(r"{[^{}]*}|%[srd]", "_", re.sub(r"(?<=[a-z])\.?{}(?=[\s:;,]|$)", " ", text))  # what is added behind a word
+    return " ".join(
+        re.findall(r"(?<![^\s,;:\"'`|])(?!(?:mv|rm|python|torchrun|pip|def)\b)[a-z']+(?![^\s,;:.?\"'`|]|[.=]\S)", plain)
+    )
+
+
+KNOWN = "\n".join(map(words_of, ENTRIES))
+
+
+def test_every_error_is_said_in_chinese():
+    """Its sentences, wherever it is made; values are looked up by themselves."""
+    said = [(place, text) for place, text in list_errors() if not place.startswith(IN_OTHER_WORDS)]
+    pieces = {piece: place for place, text in said for piece in list_pieces(text)}
+    assert len(pieces) > 600  # they are found
+    assert {piece: place for piece, place in pieces.items() if words_of(piece) not in KNOWN} == {}
+
+
+def test_every_text_of_a_screen_of_a_verb_is_said_in_chinese():
+    package = resources.directory("conf").parent / "precflow"
+    missing = [
+        (place, piece)
+        for pattern in SCREENS
+        for path in sorted(package.glob(pattern))
+        for place, text in read_module(path.read_text(encoding="utf-8"), path.name)
+        for piece in list_pieces(text)
+        if words_of(piece) not in KNOWN and not NO_SCREEN.search(piece)
+    ]
     assert missing == []
 
 

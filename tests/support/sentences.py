@@ -21,7 +21,8 @@ _VALUES = re.compile(r"{{.*?}}", re.DOTALL)
 def list_sentences(root: Path = ROOT) -> Iterator[tuple[str, str]]:
     """Yield ``file:line`` and the sentence."""
     for path in sorted((root / "precflow").rglob("*.py")):
-        yield from _read_module(path.read_text(encoding="utf-8"), str(path.relative_to(root)))
+        for place, text in read_module(path.read_text(encoding="utf-8"), str(path.relative_to(root))):
+            yield place, " ".join(text.split())
     for path in (path for path in sorted(root.glob("conf/**/*.yaml")) if "translation" not in path.parts):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if len(line.split()) >= _FEWEST and not line.startswith("#"):
@@ -34,7 +35,8 @@ def list_sentences(root: Path = ROOT) -> Iterator[tuple[str, str]]:
                     yield f"{path.relative_to(root)}:{number}", part.strip()
 
 
-def _read_module(source: str, name: str) -> Iterator[tuple[str, str]]:
+def read_module(source: str, name: str) -> Iterator[tuple[str, str]]:
+    """Yield place and text of the literals of a module."""
     tree = ast.parse(source)
     silent = set()
     for node in ast.walk(tree):
@@ -52,7 +54,43 @@ def _read_module(source: str, name: str) -> Iterator[tuple[str, str]]:
         else:
             continue
         if len(text.split()) >= _FEWEST and re.search(r"[a-z]{3}", text):
-            yield f"{name}:{node.lineno}", " ".join(text.split())
+            yield f"{name}:{node.lineno}", text
+
+
+_ERRORS = re.compile(r"(?:[A-Z][A-Za-z]*Error|Problem)")
+_MESSAGES = ("message", "next_step")  # names of what an error is given
+_OF_PYTHON = ("ValueError", "TypeError", "KeyError", "OSError", "RuntimeError", "SyntaxError", "TemplateNotFound")
+
+
+def list_errors(root: Path = ROOT) -> Iterator[tuple[str, str]]:
+    """Yield ``file:line`` and each text that an error or a problem is given; each branch of a condition is a text."""
+    for path in sorted((root / "precflow").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if "Error(" not in source and "Problem(" not in source:
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in _MESSAGES:
+                yield from ((f"{path.relative_to(root)}:{node.lineno}", text) for text in _list_texts(node.value))
+            elif isinstance(node, ast.Call) and _ERRORS.fullmatch(name := ast.unparse(node.func)) and name not in _OF_PYTHON:
+                for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                    yield from ((f"{path.relative_to(root)}:{node.lineno}", text) for text in _list_texts(argument))
+
+
+def _list_texts(node: ast.expr) -> list[str]:
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    if isinstance(node, ast.IfExp):
+        return [*_list_texts(node.body), *_list_texts(node.orelse)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return [re.sub(r"%[srd]", "{}", text) for text in _list_texts(node.left)]
+    if not isinstance(node, ast.JoinedStr):
+        return []
+    texts = [""]
+    for part in node.values:
+        inner = part.value if isinstance(part, ast.FormattedValue) else part
+        told = _list_texts(inner) if isinstance(inner, (ast.Constant, ast.IfExp)) else []
+        texts = [before + each for before in texts for each in (told or ["{}"])]
+    return texts
 
 
 if __name__ == "__main__":
