@@ -76,7 +76,7 @@ class Catalogue:
                 # The one with the most words of its own fits best, and of two a number fits better than any text.
                 place = (-sum(map(len, literals)), kinds.count(""))
                 listed = [number for number, kind in enumerate(kinds, 1) if kind == "&"]
-                whole_words = re.findall(r"(?<![^\W_{}])[^\W_]+(?![^\W_{}])", text.lower())  # a value may begin or end others
+                whole_words = re.findall(r"(?<![^\W_])(?<![{}])[^\W_]+(?![^\W_])(?![{}])", text.lower())  # a value may begin or end others
                 patterns.append((place, whole_words, max(literals, key=len), _GAP in text, source, listed, said))
         patterns.sort(key=lambda entry: entry[0])
         self._patterns = [entry[2:] for entry in patterns]
