@@ -43,6 +43,7 @@ _NUMBER = r"([+-]?(?:[\d.,\u202f\u00d7%]|(?<=\d) (?=[\d%\u00d7])|e-?\d|infinity|
 _WORDS = re.compile(r"[A-Za-z]{2}")
 _SENTENCES = re.compile(r"(?<=[.?!]) +(?=[A-Z])")
 _WORD = re.compile(r"(?<![\w./-])[a-z]{2,}(?![\w./-])")  # of a sentence, and no part of a name
+_WHOLE_WORD = re.compile(r"(?<![^\W_])(?<![{}])[^\W_]+(?![^\W_])(?![{}])")  # of a line: a value may begin or end others
 _ANY_WORD = re.compile(r"[^\W_]+")
 _BETWEEN = re.compile(r"(?:, | and )(?![^()]*\))")  # parts of an enumeration, which may have more of their own in brackets
 _FEW = 3  # words
@@ -76,7 +77,7 @@ class Catalogue:
                 # The one with the most words of its own fits best, and of two a number fits better than any text.
                 place = (-sum(map(len, literals)), kinds.count(""))
                 listed = [number for number, kind in enumerate(kinds, 1) if kind == "&"]
-                whole_words = re.findall(r"(?<![^\W_])(?<![{}])[^\W_]+(?![^\W_])(?![{}])", text.lower())  # a value may begin or end others
+                whole_words = _WHOLE_WORD.findall(text.lower())
                 patterns.append((place, whole_words, max(literals, key=len), _GAP in text, source, listed, said))
         patterns.sort(key=lambda entry: entry[0])
         self._patterns = [entry[2:] for entry in patterns]

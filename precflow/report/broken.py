@@ -10,6 +10,7 @@ from typing import Any
 
 from precflow.breakdown import FORMAT, Breakdown
 from precflow.files import write_text
+from precflow.language import ENGLISH
 from precflow.report import html
 from precflow.report.templating import load_templates
 from precflow.report.translated import in_languages
@@ -66,7 +67,7 @@ def as_plain(run: BrokenRun) -> dict[str, Any]:
     return {**head, **asdict(run), "rows": [list(row) for row in run.breakdown.rows()]}
 
 
-def write_files(run: BrokenRun, folder: Path, formats: Sequence[str], language: str) -> None:
+def write_files(run: BrokenRun, folder: Path, formats: Sequence[str], language: str = ENGLISH) -> None:
     """Write ``report.html``, ``report.md`` and ``result.json`` as far as they are among the formats.
 
     Page and Markdown are in ``language``; in ``both`` there are two of each.

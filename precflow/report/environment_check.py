@@ -12,6 +12,7 @@ from precflow.environment.checks import Row, count_problems
 from precflow.environment.known_issues import MetIssue
 from precflow.files import write_text
 from precflow.judgement.verdicts import EXIT_CODES
+from precflow.language import ENGLISH
 from precflow.report import html, junit
 from precflow.report.templating import load_templates
 from precflow.report.translated import in_languages
@@ -100,7 +101,7 @@ def as_plain(report: CheckReport) -> dict[str, Any]:
     return {**plain, "precflow": __version__, "exit_code": report.code}
 
 
-def write_files(report: CheckReport, folder: Path, formats: Sequence[str], language: str) -> list[Path]:
+def write_files(report: CheckReport, folder: Path, formats: Sequence[str], language: str = ENGLISH) -> list[Path]:
     """Write ``report.html``, ``report.md``, ``result.json`` and ``junit.xml`` as far as they are among the formats.
 
     Page and Markdown are in ``language``; in ``both`` there are two of each.

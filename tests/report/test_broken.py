@@ -1,6 +1,8 @@
 """A side that broke has a page, Markdown and result.json: with everything that is known, escaped, and without paths."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +57,25 @@ def test_every_format_says_where_and_none_has_a_path(tmp_path):
     assert plain["breakdown"]["memory"]["largest"][0]["bytes"] == 6
     with pytest.raises(StoreError, match=r"of a run that broke, in dump\.target: nothing was compared"):
         result_json.parse((tmp_path / "result.json").read_bytes(), "here")
+
+
+def test_in_both_languages_there_are_two_pages_that_lead_to_each_other(tmp_path):
+    known = Instead("library.cupy", "cupy", "It is NumPy on CUDA.", "torch on the NPU, or NumPy")
+    write_files(broken_run(replace(BROKE, instead=(known,))), tmp_path, ["html", "markdown", "json"], "both")
+    names = ["report.html", "report.md", "report.zh.html", "report.zh.md", "result.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    english, _, page, markdown, _ = ((tmp_path / name).read_text(encoding="utf-8") for name in names)
+    assert '<a href="report.zh.html" hreflang="zh-CN"' in english
+    assert '<a href="report.html" hreflang="en"' in page
+    assert '<html lang="zh-CN"' in page
+    for text in (page, markdown.replace("\\", "")):
+        assert "目标侧内存不足" in text
+        assert "第 3 步的反向" in text
+        assert "[3, 2]，该模块此前没有遇到过；此前为：[4, 2]" in text
+        assert "y = `gelu`(x)" in text
+    assert not re.findall(
+        r"(?<![\w./<=\"-])[a-z]{3,} [a-z]{3,}(?![^<]*>)", re.sub(r"<(style|code|pre).*?</\1>", "", page, flags=re.DOTALL)
+    )
 
 
 def test_a_row_for_each_fact_that_is_known_and_none_for_others():
