@@ -23,6 +23,8 @@ class Bindings:
         plain: Names that ``import`` binds: modules for sure, where ``from`` may bring anything.
         methods: Names of methods that a class here defines.
         numbers: Names that hold whole numbers wherever they are assigned.
+        arrays: Names that hold arrays of NumPy wherever they are assigned.
+        sorted: Names that are sorted somewhere: ``sorted(x)``, ``x.sort()``.
         parents: Node -> the one that it is in.
         local: Function -> names that are its own, with what each was imported as, ``None`` for anything but a module.
     """
@@ -31,6 +33,8 @@ class Bindings:
     plain: set[str] = field(default_factory=set)
     methods: set[str] = field(default_factory=set)
     numbers: set[str] = field(default_factory=set)
+    arrays: set[str] = field(default_factory=set)
+    sorted: set[str] = field(default_factory=set)
     parents: Mapping[ast.AST, ast.AST] = field(default_factory=dict)
     local: dict[ast.AST, dict[str, str | None]] = field(default_factory=dict)
 
@@ -42,6 +46,22 @@ class Bindings:
             if name.id in self.local.get(scope, {}):
                 return self.local[scope][name.id]
         return self.modules.get(name.id)
+
+    def is_array(self, node: ast.AST) -> bool:
+        """Tell whether an expression is an array of NumPy for sure: what a function of NumPy returns, or a part of that."""
+        while True:
+            if isinstance(node, ast.Call) and self.resolve(node.func)[0].startswith("numpy."):
+                return not self.resolve(node.func)[0].endswith(".from_dlpack")
+            if isinstance(node, ast.Name):
+                return node.id in self.arrays
+            if isinstance(node, ast.Subscript):
+                node = node.value
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                node = node.func.value
+            elif isinstance(node, (ast.BinOp, ast.Compare)):
+                node = node.left
+            else:
+                return False
 
     def resolve(self, node: ast.AST) -> tuple[str, list[ast.AST]]:
         """Return the dotted name of an expression by what was imported, and its nodes from the root; ``""`` if it has none."""
@@ -94,6 +114,8 @@ def bind(nodes: Sequence[ast.AST], parents: Mapping[ast.AST, ast.AST]) -> Bindin
         bindings.modules.setdefault("torch", "torch")
         bindings.plain.add("torch")
     bindings.numbers = _find_numbers(nodes, bindings)
+    bindings.arrays = _find_arrays(nodes, bindings)
+    bindings.sorted = {name for node in nodes for name in _list_sorted(node)}
     return bindings
 
 
@@ -132,6 +154,35 @@ def _find_numbers(nodes: Sequence[ast.AST], bindings: Bindings) -> set[str]:
     return {name for name, count in numbers.items() if count == bound[name]}
 
 
+def _find_arrays(nodes: Sequence[ast.AST], bindings: Bindings) -> set[str]:
+    """Return the names that are bound by plain assignments of arrays of NumPy, and in no other way."""
+    bound = Counter[str](name for node in nodes for name in _list_bound(node))
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    assigned.setdefault(target.id, []).append(node.value)
+    # A name may be bound anew by a part of itself; that holds where all else that it is bound by is an array.
+    bindings.arrays = {name for name, values in assigned.items() if len(values) == bound[name]}
+    while True:
+        kept = {
+            name
+            for name in bindings.arrays
+            if all(bindings.is_array(value) for value in assigned[name])
+            and not all(_is_part_of(value, name) for value in assigned[name])
+        }
+        if kept == bindings.arrays:
+            return kept
+        bindings.arrays = kept
+
+
+def _is_part_of(value: ast.AST, name: str) -> bool:
+    while isinstance(value, (ast.Subscript, ast.Attribute, ast.Call)):
+        value = value.func if isinstance(value, ast.Call) else value.value
+    return isinstance(value, ast.Name) and value.id == name
+
+
 def _is_number(value: ast.expr, bindings: Bindings) -> bool:
     """Tell whether an expression is a whole number for sure, as far as devices are numbered."""
     if isinstance(value, ast.BinOp):
@@ -141,6 +192,16 @@ def _is_number(value: ast.expr, bindings: Bindings) -> bool:
     if isinstance(value, ast.Call):
         return getattr(value.func, "id", "") == "int" or bindings.resolve(value.func)[0] in _COUNTS
     return isinstance(value, ast.Constant) and type(value.value) is int
+
+
+def _list_sorted(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a call sorts, or that what it sorts is made of."""
+    if not isinstance(node, ast.Call):
+        return
+    if getattr(node.func, "id", "") == "sorted":
+        yield from (each.id for argument in node.args for each in ast.walk(argument) if isinstance(each, ast.Name))
+    elif isinstance(node.func, ast.Attribute) and node.func.attr == "sort" and isinstance(node.func.value, ast.Name):
+        yield node.func.value.id
 
 
 def _list_bound(node: ast.AST) -> Iterator[str]:

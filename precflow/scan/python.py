@@ -26,6 +26,9 @@ _OPENING = re.compile(rb"[A-Za-z]{0,2}(?:\"\"\"|'''|\"|')")  # of a string
 _AVAILABLE = re.compile(r"_?is_\w+_available|find_spec")  # not torch.cuda.is_available
 _LOOK_UP = frozenset(("get", "pop", "setdefault"))  # methods of a dict whose first argument is a key
 _KERNEL = "kernel"  # the kind of rules about kernels of CUDA
+_NAMES_KERNEL = re.compile(
+    r"(?:.*_)?(?:cuda|triton)_.*|.*_(?:cuda|triton)"
+)  # imported from beside: triton_ops, median_filter_cuda
 _LONGEST = 80  # letters of what was found that are kept
 _GUARDS = frozenset(("ImportError", "ModuleNotFoundError", "Exception", ""))
 # Modules whose own `cuda` is no method that moves a tensor: torch.cuda() is not called, numba.cuda is a module.
@@ -116,8 +119,11 @@ class _Scanner:
         self._nodes, self._parents = _list_nodes(tree)
         self._bindings = bind(self._nodes, self._parents)
         self._mended: set[str] = set()  # names whose import is edited
-        self._compared = {
-            self._span(each) for node in self._nodes if isinstance(node, ast.Compare) for each in _list_sides(node)
+        # What decides about a branch: sides of comparisons, and tensors that are asked whether they are on CUDA.
+        self._deciding = {
+            self._span(each)
+            for node in self._nodes
+            for each in (_list_sides(node) if isinstance(node, ast.Compare) else [node] if _asks_for_cuda(node) else [])
         }
 
     def visit_all(self) -> None:
@@ -170,10 +176,10 @@ class _Scanner:
         edits: dict[tuple[int, int], Edit] = {}
         findings = []
         # Where a source has kernels of CUDA, a branch for "cuda" leads to them: an NPU must not be sent there.
-        kernels = any(match.rule.kind == _KERNEL for match in kept.values())
+        kernels = any(match.rule.kind == _KERNEL for match in kept.values()) or any(map(_imports_kernel, self._nodes))
         for match in sorted(kept.values(), key=lambda each: (each.lines, each.span, each.rule.order)):
             clash = [edit for edit in match.edits if _clashes(edit, edits)]
-            rule, branches = match.rule, kernels and match.span in self._compared
+            rule, branches = match.rule, kernels and match.span in self._deciding
             patched = bool(match.edits) and not clash and not branches
             if patched:
                 edits |= {(edit.start, edit.end): edit for edit in match.edits}
@@ -234,6 +240,8 @@ class _Scanner:
         if not (isinstance(parent, ast.Attribute) and parent.value is node):
             dotted, nodes = self._bindings.resolve(node)
             for part, rule in choose(self._index.names.find(dotted)) if dotted else ():
+                if rule.weight == NUMBERS and self._is_asked_about(node):
+                    continue
                 length = 1 + part.count(".") - (self._bindings.module_of(nodes[0]) or "").count(".")
                 mended = getattr(nodes[0], "id", "") in self._mended and bool(rule.replace_module)
                 if length > 1 and not mended:  # written here, and not only imported
@@ -243,6 +251,12 @@ class _Scanner:
         if node.attr in self._index.attributes and not called and not self._bindings.resolve(node)[0]:
             for rule in self._index.attributes[node.attr]:
                 self._note(rule, node, f".{node.attr}", self._rename(rule, [node], node.attr))
+
+    def _is_asked_about(self, node: ast.AST) -> bool:
+        """Tell whether a class is only compared with: ``isinstance(module, torch.nn.Dropout)`` draws nothing."""
+        parent = self._parents.get(node)
+        parent = self._parents.get(parent) if isinstance(parent, ast.Tuple) else parent
+        return isinstance(parent, ast.Call) and getattr(parent.func, "id", "") in {"isinstance", "issubclass"}
 
     def _rename(self, rule: ScanRule, nodes: Sequence[ast.AST], dotted: str) -> list[Edit]:
         """Return the edits that replace the words of a rule in a dotted name; none if one of them is not written here."""
@@ -341,7 +355,8 @@ class _Scanner:
         # np.unique() is a function of a module; what a rule knows by its full name is no method either.
         of_module = len(nodes) == 2 and getattr(nodes[0], "id", "") in self._bindings.plain
         known = dotted in _HAVE_MODULE or (bool(dotted) and self._index.knows(dotted))
-        for rule in self._index.methods.get(method, ()) if not (of_module or known) else ():
+        of_numpy = isinstance(function, ast.Attribute) and self._bindings.is_array(function.value)
+        for rule in self._index.methods.get(method, ()) if not (of_module or known or of_numpy) else ():
             # A class here that defines the method itself would not be called by the new name.
             edits = [] if method in self._bindings.methods else self._rename(rule, [function], method)
             self._note_call(rule, node, f".{method}()", edits)
@@ -351,6 +366,8 @@ class _Scanner:
     def _note_call(self, rule: ScanRule, node: ast.Call, found: str, edits: Sequence[Edit], *, general: bool = False) -> None:
         """Note a call if its arguments are those that the rule asks for."""
         if any(keyword.arg in rule.without for keyword in node.keywords) or self._is_elsewhere(rule, node):
+            return
+        if rule.unordered and self._is_without_order(node):
             return
         if not rule.given:
             where = node.func
@@ -370,6 +387,19 @@ class _Scanner:
         for rule in self._index.any_call if arguments else ():
             if not any(name in rule.without for name in arguments):
                 self._note_arguments(rule, arguments, "", [], general=True)
+
+    def _is_without_order(self, node: ast.Call) -> bool:
+        """Tell whether nothing hangs on the order of a list: it is asked whether it is empty, or is sorted later on."""
+        child: ast.AST = node
+        parent = self._parents.get(node)
+        while isinstance(parent, (ast.BinOp, ast.ListComp, ast.comprehension)) or (
+            isinstance(parent, ast.Call) and child in parent.args and getattr(parent.func, "id", "") == "list"
+        ):
+            child, parent = parent, self._parents.get(parent)
+        if isinstance(parent, (ast.BoolOp, ast.UnaryOp)) or (isinstance(parent, (ast.If, ast.Assert)) and parent.test is child):
+            return True
+        targets = parent.targets if isinstance(parent, ast.Assign) else [getattr(parent, "target", None)]
+        return any(isinstance(target, ast.Name) and target.id in self._bindings.sorted for target in targets)
 
     def _note_arguments(
         self, rule: ScanRule, arguments: Mapping[str, ast.expr], found: str, edits: Sequence[Edit], *, general: bool
@@ -474,6 +504,18 @@ def _read_string(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
     return str(node.value) if isinstance(node, ast.Constant) else ""
+
+
+def _asks_for_cuda(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "is_cuda"
+
+
+def _imports_kernel(node: ast.AST) -> bool:
+    """Tell whether something is imported from beside that is a kernel of CUDA by its name."""
+    if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] == "torch":
+        return False
+    names = [(node.module or "").rpartition(".")[2], *(name.name for name in node.names)]
+    return any(_NAMES_KERNEL.fullmatch(name) for name in names)
 
 
 def _list_sides(node: ast.Compare) -> list[ast.expr]:

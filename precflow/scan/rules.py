@@ -82,6 +82,7 @@ class ScanRule:
         without: Arguments that the call must not have.
         not_in: Dotted names and methods in whose arguments a string or a call means something else.
         not_named: Names that a string means something else for: what it is given to, is the default of, or is compared with.
+        unordered: The call counts only where something hangs on the order of the list that it returns.
         expressions: Expressions of Python in which a capital letter stands for any expression, and the same letter for the same
             one: ``X * torch.rsqrt(V + E)``. Names are dotted as above, and ``...`` stands for any further arguments.
         within: Functions by their names, with ``*``: what `expressions` describe counts only inside of one of them.
@@ -112,6 +113,7 @@ class ScanRule:
     without: tuple[str, ...] = ()
     not_in: tuple[str, ...] = ()
     not_named: tuple[str, ...] = ()
+    unordered: bool = False
     expressions: tuple[str, ...] = ()
     within: tuple[str, ...] = ()
     replace: Mapping[str, str] = field(default_factory=dict)

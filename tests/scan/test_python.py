@@ -31,6 +31,8 @@ SILENT = [
     "torch = Fake()\ntorch.cuda.weird()\n",
     "def f(impl='cuda', *, ext='cuda'): return impl == 'cuda' or impl in ['ref', 'cuda'] or f(impl='cuda')\n",
     "import numpy as np\ny = np.unique(x)\n",
+    "import numpy as np\nx = np.array(y) > 3\nx = x[x.nonzero()]\ny = np.array([1]).nonzero()[0]\nz = x.double()\n",
+    "from torchvision.ops.boxes import box_area\nfrom torchvision.ops import box_iou\n",
     "class Box:\n    double = 2\nBox.double\n",
     "import torch as t\ndef f(t):\n    t.cuda.synchronize()\n",
     "import torch\ndef f(x):\n    torch = x.backend\n    return [torch.cuda.stream for _ in x]\n",
@@ -146,6 +148,11 @@ FOUND = [
 # A branch for CUDA in a source with kernels of CUDA must not become one for the NPU.
 FOUND += [
     ("s = ['a.cu']\nif x.device.type == 'cuda': pass\n", "device.text", ""),
+    ("from .triton_ops import filter_cuda\nif x.is_cuda: filter_cuda(x)\n", "device.asked", ""),
+    ("from .ops import norm\nif x.is_cuda: norm(x)\n", "device.asked", "if x.is_npu: norm(x)"),
+    ("from .ops import norm\nx = y\nx = np.array(z)\nx.nonzero()\n", "compile.shape_of_method", ""),
+    ("from torchvision.ops.boxes import batched_nms\n", "library.torchvision", ""),
+    ("session = make(providers=['CUDAExecutionProvider'])\n", "library.onnxruntime", ""),
     ("s = ['a.cc']\nif x.device.type == 'cuda': pass\n", "device.text", "if x.device.type == 'npu': pass"),
     ("kw = {'pin_memory': True}\n", "data_loading.pinned", ""),
     ("import torch\nd = r % torch.npu.device_count()\nx.to(d)\n", "device.number_by_count", 'x.to(f"npu:{d}")'),
@@ -165,6 +172,14 @@ NUMBERS = [
     ("x = DataLoader(d, shuffle=True)\n", "data_loading.order"),
     ("import os\nfor f in os.listdir(d): pass\n", "data_loading.files"),
     ("import torch\ns = torch.amp.GradScaler()\n", "mixed_precision.scaler"),
+]
+
+
+WITHOUT_NUMBERS = [
+    "import torch\nok = isinstance(m, (torch.nn.Dropout, int)) or isinstance(m, torch.nn.Dropout)\n",
+    "import glob\nif glob.glob(p) or not glob.glob(q): pass\nassert glob.glob(p)\n",
+    "import glob\nfiles = []\nfiles += glob.glob(p)\nfiles = sorted(f for f in files)\n",
+    "import os\nnames = [f for f in os.listdir(p)]\nnames.sort()\n",
 ]
 
 
@@ -206,6 +221,11 @@ def test_what_is_tied_to_cuda_is_found_and_mended(source, rule, mended, index):
 def test_what_decides_the_numbers_is_said(source, rule, index):
     findings, _ = scan(source, index)
     assert [(finding.rule, finding.line) for finding in findings if finding.weight == "numbers"] == [(rule, source.count("\n"))]
+
+
+@pytest.mark.parametrize("source", WITHOUT_NUMBERS)
+def test_what_decides_no_number_is_not_said(source, index):
+    assert scan(source, index)[0] == ()
 
 
 def test_an_import_that_the_source_can_do_without_is_one_to_look_at(index):
