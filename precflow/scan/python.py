@@ -9,6 +9,7 @@ against the bytes that it expects there; f-strings before Python 3.12 have no ex
 from __future__ import annotations
 
 import ast
+import bisect
 import fnmatch
 import re
 import warnings
@@ -173,16 +174,16 @@ class _Scanner:
             other = kept.get(key)
             if other is None or (match.general, match.rule.order) < (other.general, other.rule.order):
                 kept[key] = match
-        edits: dict[tuple[int, int], Edit] = {}
+        edits = _Edits()
         findings = []
         # Where a source has kernels of CUDA, a branch for "cuda" leads to them: an NPU must not be sent there.
         kernels = any(match.rule.kind == _KERNEL for match in kept.values()) or any(map(_imports_kernel, self._nodes))
         for match in sorted(kept.values(), key=lambda each: (each.lines, each.span, each.rule.order)):
-            clash = [edit for edit in match.edits if _clashes(edit, edits)]
+            clash = [edit for edit in match.edits if edits.clashes(edit)]
             rule, branches = match.rule, kernels and match.span in self._deciding
             patched = bool(match.edits) and not clash and not branches
             if patched:
-                edits |= {(edit.start, edit.end): edit for edit in match.edits}
+                edits.add(match.edits)
             weight = LOOK if match.guarded and rule.weight == STOPS else rule.weight
             why = rule.why.replace("{found}", match.found)
             why += " The source goes on without it." if weight != rule.weight else ""
@@ -200,8 +201,8 @@ class _Scanner:
                     patched=patched,
                 )
             )
-        calls = any(self._source[edit.start - 1 : edit.start] == b"." for edit in edits.values())
-        return PythonScan(tuple(findings), tuple(sorted(edits.values(), key=lambda edit: edit.start)), calls)
+        calls = any(self._source[edit.start - 1 : edit.start] == b"." for edit in edits.sorted)
+        return PythonScan(tuple(findings), tuple(edits.sorted), calls)
 
     # The places of nodes, in bytes.
 
@@ -533,12 +534,24 @@ def _written(value: ast.expr) -> str:
     return ast.unparse(value)
 
 
-def _clashes(edit: Edit, edits: Mapping[tuple[int, int], Edit]) -> bool:
-    """Tell whether an edit lies over another one that says something else."""
-    same = edits.get((edit.start, edit.end))
-    if same is not None:
-        return same.new != edit.new
-    return any(other.start < edit.end and edit.start < other.end for other in edits.values())
+class _Edits:
+    """Edits of one source, none of which lies over another."""
+
+    def __init__(self) -> None:
+        self.sorted: list[Edit] = []
+
+    def clashes(self, edit: Edit) -> bool:
+        """Tell whether an edit lies over one that is there and says something else."""
+        place = bisect.bisect_left(self.sorted, edit.start, key=lambda each: each.start)
+        near = self.sorted[max(place - 1, 0) : place + 1]  # what is there does not overlap: only neighbours can
+        return any(each != edit and each.start < edit.end and edit.start < each.end for each in near)
+
+    def add(self, edits: Sequence[Edit]) -> None:
+        """Put edits to the others; one that is there already is not put there again."""
+        for edit in edits:
+            place = bisect.bisect_left(self.sorted, edit.start, key=lambda each: each.start)
+            if self.sorted[place : place + 1] != [edit]:
+                self.sorted.insert(place, edit)
 
 
 def with_import(text: str, scanned: PythonScan, module: str) -> tuple[Edit, int] | None:
