@@ -11,7 +11,7 @@ from typing import Any
 from precflow.breakdown import FORMAT, Breakdown
 from precflow.files import write_text
 from precflow.language import ENGLISH
-from precflow.report import html
+from precflow.report import html, junit
 from precflow.report.templating import load_templates
 from precflow.report.translated import in_languages
 from precflow.version import __version__
@@ -68,7 +68,7 @@ def as_plain(run: BrokenRun) -> dict[str, Any]:
 
 
 def write_files(run: BrokenRun, folder: Path, formats: Sequence[str], language: str = ENGLISH) -> None:
-    """Write ``report.html``, ``report.md`` and ``result.json`` as far as they are among the formats.
+    """Write ``report.html``, ``report.md``, ``result.json`` and ``junit.xml`` as far as they are among the formats.
 
     Page and Markdown are in ``language``; in ``both`` there are two of each.
     """
@@ -97,8 +97,16 @@ def _render_json(run: BrokenRun) -> str:
     return json.dumps(as_plain(run), indent=1, ensure_ascii=False) + "\n"
 
 
+def _render_junit(run: BrokenRun) -> str:
+    """Return a case for the stage that broke, which is an error, and one for each that had ended before."""
+    detail = "\n".join([run.message, *(f"{label}: {text}" if label else text for label, text in run.breakdown.rows())])
+    broke = junit.Case("stages", run.stage, "error", run.heading, f"{detail}\n{run.next_step}")
+    return junit.render_cases(run.recipe, [broke, *(junit.Case("stages", name, "passed", state) for name, state in run.stages)])
+
+
 _FORMATS = {
     "html": ("report.html", _render_html),
     "markdown": ("report.md", _render_markdown),
     "json": ("result.json", _render_json),
+    "junit": ("junit.xml", _render_junit),
 }

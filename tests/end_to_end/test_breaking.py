@@ -1,5 +1,7 @@
 """A side that breaks is located: on the screen, on the page and in result.json; the exit code is 2, and nothing is sealed."""
 
+from xml.etree import ElementTree as ET
+
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.npu]
@@ -68,3 +70,20 @@ def test_a_backward_of_a_script(precflow, tmp_path):
     ended = precflow(*words, "sides=[target]", recipe="script+symptom/crash", cwd=tmp_path)
     assert ended.problems(2, "backward of step 1", "module 1 (Block)", "operator RefusingBackward", "operator.no_kernel") == []
     assert ended.result["breakdown"]["inputs"][0]["shape"] == "[4, 2]"
+
+
+def test_a_side_that_hangs_is_stopped_in_its_stage_and_named(precflow, tmp_path):
+    hanging = SCRIPT.replace("Refusing.apply(x) if step else x", "wait(x) if step else x").replace(
+        "class Block", "def wait(x):\n    import time\n    while True:\n        time.sleep(1)\n\nclass Block"
+    )
+    (tmp_path / "train.py").write_text(hanging, encoding="utf-8")
+    words = ("+recipe=[script,symptom/crash]", "workload.script=train.py", "capture.step=[0,1]", "target.device=cpu")
+    limit = ("sides=[target]", "capture.timeout=20s", "report.formats=[json,junit]")
+    ended = precflow(*words, *limit, recipe="script+symptom/crash", cwd=tmp_path)
+    assert ended.problems(2, "did not finish within 20 s", "forward of step 1", "module 1 (Block)", "train.py:") == []
+    broke = ended.result["breakdown"]
+    assert (broke["kind"], broke["class_name"], broke["last"]) == ("hang", "Block", "0/forward.output.0@1.0")
+    (case,) = [each for each in ET.parse(ended.folder / "public" / "junit.xml").getroot().iter("testcase") if len(each)]
+    assert case.get("name") == "dump.target"
+    assert "did not come to its end" in case.find("error").get("message")
+    assert not list((ended.folder / "store").glob("dump.target-*/sealed.json"))

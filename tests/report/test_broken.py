@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -42,7 +43,7 @@ def broken_run(broke=BROKE):
 
 def test_every_format_says_where_and_none_has_a_path(tmp_path):
     write_files(broken_run(), tmp_path, ["html", "markdown", "json", "junit"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.md", "result.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "report.html", "report.md", "result.json"]
     texts = [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()]
     for text in texts:
         assert "/home/ann" not in text
@@ -55,6 +56,10 @@ def test_every_format_says_where_and_none_has_a_path(tmp_path):
     plain = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert (plain["exit_code"], plain["verdict"], plain["breakdown"]["missing"]) == (2, None, "aten::gelu")
     assert plain["breakdown"]["memory"]["largest"][0]["bytes"] == 6
+    root = ET.parse(tmp_path / "junit.xml").getroot()
+    (case,) = root.iter("testcase")
+    assert (root.get("errors"), case.get("name")) == ("1", "dump.target")
+    assert case.find("error").get("message") == "The target ran out of memory"
     with pytest.raises(StoreError, match=r"of a run that broke, in dump\.target: nothing was compared"):
         result_json.parse((tmp_path / "result.json").read_bytes(), "here")
 
