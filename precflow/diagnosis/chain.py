@@ -16,6 +16,7 @@ from typing import Any
 
 from precflow.agent.contract import FORWARD, OUTPUT, parse_identity
 from precflow.comparison.measure import Measure
+from precflow.config.suggestions import did_you_mean
 from precflow.diagnosis.evaluation import locate_all
 from precflow.dumps.protocol import Dump
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
@@ -75,7 +76,9 @@ def write_inputs(path: Path, reference: Dump, parts: Iterable[str]) -> str:
     """
     wanted = dict.fromkeys(parts, 0)
     inputs: list[dict[str, Any]] = []
+    called: dict[str, None] = {}
     for call in reference.calls():
+        called[call.module] = None
         if call.module not in wanted or call.operator or call.phase != FORWARD:
             continue
         if call.step or call.rank:
@@ -87,7 +90,7 @@ def write_inputs(path: Path, reference: Dump, parts: Iterable[str]) -> str:
         inputs.append({"module": call.module, "call": call.call, "tensors": tensors})
     missing = [part for part, calls in wanted.items() if not calls]
     if missing:
-        return f"the reference has recorded no call of {', '.join(missing)}"
+        return f"the reference has recorded no call of {', '.join(missing)}.{did_you_mean(missing[0], called)}".rstrip(".")
     path.write_text(json.dumps({"inputs": inputs}), encoding="utf-8")
     return ""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from precflow.agent.contract import FORWARD, ROOT_MODULE
+from precflow.config.suggestions import did_you_mean
 from precflow.dumps.protocol import Array, Dump
 from precflow.dumps.record_names import name_place
 from precflow.dumps.records import Call, Record
@@ -135,8 +136,10 @@ def _list_of_model(dump: Dump) -> Sequence[Record]:
 def _find_outputs(dump: Dump, output: str, index: str, side: str) -> list[Record]:
     calls = [call for call in dump.calls() if call.phase == FORWARD and _place(call) == output]
     if not calls:
-        near = dict.fromkeys(_place(call) for call in dump.calls() if call.phase == FORWARD and not call.operator)
-        raise NotComputableError(f"the {side} has recorded no call of {output}; its modules are {_list_some(near)}")
+        modules = dict.fromkeys(_place(call) for call in dump.calls() if call.phase == FORWARD and not call.operator)
+        meant = did_you_mean(output, modules)
+        known = f".{meant}" if meant else f"; its modules are {_list_some(modules)}"
+        raise NotComputableError(f"the {side} has recorded no call of {output}{known}")
     records = []
     for call in calls:
         fitting = [record for record in call.outputs if not index or record.index == index]

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,7 +90,9 @@ def test_a_part_whose_suspect_does_not_show_in_what_it_returns_is_wrong_inside()
 def test_inputs_that_were_not_kept_are_named(tmp_path):
     class Dump:
         def calls(self):
-            return []
+            return [SimpleNamespace(module="vae_decoder")]
 
-    assert write_inputs(tmp_path / "inputs.json", Dump(), ["unet"]) == "the reference has recorded no call of unet"
+    said = write_inputs(tmp_path / "inputs.json", Dump(), ["unet"])
+    assert said == "the reference has recorded no call of unet"
+    assert write_inputs(tmp_path / "inputs.json", Dump(), ["vae_decodr"]).endswith("vae_decodr. Did you mean  vae_decoder ?")
     assert not (tmp_path / "inputs.json").exists()

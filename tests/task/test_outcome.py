@@ -148,6 +148,12 @@ def test_nan_and_infinity_are_named_and_never_pass(dumps, value, side):
     assert (one.state, one.why) == ("not computed", f"sample 2 of the {side} has 1 of 432 values that are NaN or infinite")
 
 
+def test_a_misspelt_output_is_answered_with_what_was_probably_meant(dumps):
+    sides = dumps(PICTURES, PICTURES, module="vae_decoder")
+    one = examine("psnr", TaskMetric(range=(0.0, 1.0), output="vae_decodr"), *sides)
+    assert one.why == "the reference has recorded no call of vae_decodr. Did you mean  vae_decoder ?"
+
+
 @pytest.mark.parametrize(
     ("pair", "metric", "said"),
     [
