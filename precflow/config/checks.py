@@ -500,6 +500,8 @@ def _check_side(name: str, side: Side) -> PathProblems:
     ):  # it may be in a container
         expected = "the Python of this side, such as /usr/bin/python3"
         yield from _check_path((name, "interpreter"), side.interpreter, _PROGRAM, expected)
+    if side.conversion.file and not side.launcher:
+        yield from _check_path((name, "conversion", "file"), side.conversion.file, _FILE, "a graph of ONNX")
 
 
 def _check_scripts_of_sides(config: RunConfig) -> PathProblems:

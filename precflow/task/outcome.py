@@ -279,7 +279,7 @@ def _describe_share(shape: Kind, count: int, hits: int, what: str, seen: str) ->
 
 
 def _describe_too_few(shape: Kind, count: int, least: int) -> str:
-    return f"{numbers.plural(count, shape.sample)} cannot show any effect: the test needs at least {least}."
+    return f"{numbers.plural(count, shape.sample)} cannot show any effect: at least {least} are needed."
 
 
 def _list_values(scores: Scores) -> tuple[tuple[float, ...], ...]:

@@ -253,6 +253,11 @@ def test_one_path_that_is_not_there(tmp_path, word, key, said):
     assert said in found[key]
 
 
+def test_a_graph_that_is_not_there_is_told_before_torch_has_run():
+    with pytest.raises(ConfigError, match=r"no\.onnx does not exist; expected a graph of ONNX"):
+        compose(["+recipe=onnx_conversion", "target.conversion.file=no.onnx"])
+
+
 def test_a_folder_of_the_site_that_the_workload_names_must_be_there(sites, tmp_path):
     sites("s", f"site: {{paths: {{models: {tmp_path}/gone, other: /not/used}}}}")
     found = not_there("+site=s", "workload.model.weights=${site.paths.models}/a.safetensors")
