@@ -10,6 +10,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import sys
 from contextlib import suppress
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
@@ -23,6 +24,7 @@ from precflow.agent.session.user_code import is_user_code
 MOST_STEPS = 64  # whose batches are digested
 _MOST_FILES, _LARGEST, _ALL = 200, 256_000, 2_000_000  # sources that are kept: how many, bytes of one, bytes of all
 _MOST_SETTINGS, _LONGEST = 400, 200
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object in memory, which differs from run to run
 _PLAIN = (str, int, float, bool, type(None))
 _SEPARATORS = ("site-packages" + os.sep, "dist-packages" + os.sep)
 # Keys of which a JSON file among the arguments has some if it configures DeepSpeed.
@@ -96,6 +98,8 @@ def find_settings(words: Sequence[str]) -> Dict[str, Any]:
     for each in gc.get_objects():
         kind = type(each)
         if kind.__name__ == "Namespace" and kind.__module__ == "argparse":
+            if "hydra_help" in vars(each):  # Hydra's own command line, whose settings are in its configuration
+                continue
             settings.update(_flatten(vars(each), "argparse"))
         elif kind.__name__ == "DictConfig" and kind.__module__.startswith("omegaconf"):
             with suppress(Exception):  # one that is not complete
@@ -174,8 +178,8 @@ def _describe_loader(loader: Any) -> Dict[str, str]:
         "shuffle": str(isinstance(sampler, torch.utils.data.RandomSampler) or getattr(sampler, "shuffle", False)),
         "workers": str(loader.num_workers),
         "drop_last": str(loader.drop_last),
-        "collate": getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__),
-        "worker_init": getattr(loader.worker_init_fn, "__name__", str(loader.worker_init_fn)),
+        "collate": _name_function(loader.collate_fn),
+        "worker_init": _name_function(loader.worker_init_fn),
     }
     generator = getattr(sampler, "generator", None) or loader.generator
     facts["generator_seed"] = str(generator.initial_seed()) if isinstance(generator, torch.Generator) else "none"
@@ -184,5 +188,11 @@ def _describe_loader(loader: Any) -> Dict[str, str]:
             facts["sampler_" + name] = str(getattr(sampler, name))
     for name in ("transform", "transforms", "target_transform"):
         if getattr(dataset, name, None) is not None:
-            facts[name] = " ".join(str(getattr(dataset, name)).split())[:_LONGEST]
+            facts[name] = _ADDRESS.sub("", " ".join(str(getattr(dataset, name)).split()))[:_LONGEST]
     return facts
+
+
+def _name_function(function: Any) -> str:
+    """Return the name of a function, of what a partial one calls, or of the class of a callable object."""
+    function = getattr(function, "func", function)
+    return "None" if function is None else getattr(function, "__name__", type(function).__name__)

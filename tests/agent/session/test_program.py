@@ -1,6 +1,7 @@
 """Settings of argparse, Hydra, the Trainer and DeepSpeed are read, loaders described, and sources kept in bounded size."""
 
 import argparse
+import functools
 import json
 
 import pytest
@@ -22,6 +23,9 @@ def test_argparse_without_secrets_and_without_folders():
     assert found["argparse.data"] == ".../pile"
     assert found["argparse.api_key"] == "(redacted)"
     assert "argparse.model" not in found
+    hydra = argparse.Namespace(hydra_help=False, overrides=["lr=1"])
+    assert "argparse.overrides" not in find_settings([])
+    del hydra
     del given
 
 
@@ -55,12 +59,15 @@ def test_loaders_say_how_they_read():
     words = Syllables(torch.arange(10))
     loaders = [
         torch.utils.data.DataLoader(words, batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(7)),
-        torch.utils.data.DataLoader(words, batch_size=5, drop_last=True),
+        torch.utils.data.DataLoader(words, batch_size=5, drop_last=True, worker_init_fn=functools.partial(print, 1)),
     ]
     found = name_loaders([each for each in find_loaders() if each["dataset"] == "Syllables"])
     assert found["Syllables"]["shuffle"] == "True"
     assert (found["Syllables"]["generator_seed"], found["Syllables"]["transform"]) == ("7", "Lower()")
     assert (found["Syllables#2"]["sampler"], found["Syllables#2"]["drop_last"]) == ("SequentialSampler", "True")
+    assert (found["Syllables"]["worker_init"], found["Syllables#2"]["worker_init"]) == ("None", "print")
+    words.transform = object()
+    assert next(each for each in find_loaders() if each["dataset"] == "Syllables")["transform"] == "<object object>"
     del loaders
 
 
