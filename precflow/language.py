@@ -52,7 +52,7 @@ _DATA = ("scan", "known_issue")
 """Folders of ``conf`` whose files have texts beside their English."""
 _FOUND = "{found}"  # a place in a text of them
 _GAP = "   "  # between two columns of a screen
-_SEPARATORS = ((_GAP, _GAP), (" · ", " · "), ("; ", "；"), (": ", "："))
+_SEPARATORS = ((_GAP, _GAP), (" · ", " · "), (":  ", "：  "), ("; ", "；"), (": ", "："))
 
 _LONGEST = 4000  # characters of a text that is looked up
 
@@ -142,7 +142,9 @@ class Catalogue:
         """Tell whether a line of few words fits only because one of its places took most of a sentence that nobody knows."""
         own = len(_WORD.findall(_compile(r"\(.*?\)").sub("", found.re.pattern)))
         return any(
-            own <= _FEW < len(_WORD.findall(value)) and "<" not in value and self._find(value, also) is None
+            own <= _FEW < max(len(_WORD.findall(part)) for part in value.split(", "))
+            and "<" not in value
+            and self._find(value, also) is None
             for value in found.groups()
         )
 
@@ -291,7 +293,7 @@ def language_of_screen(variables: Mapping[str, str] = os.environ) -> str:
 
 # Lines of a screen
 
-_CELLS = re.compile(r"( {2,})")
+_CELLS = re.compile(r"( {3,}|(?<![ :])(?<!mean) {2}(?! ))")  # two spaces stand before a command too, and before what is meant
 _TYPED = frozenset({"environment", "mend", "report"})  # in a column these are names of stages, as `stages=[...]` takes them
 
 

@@ -12,7 +12,7 @@ from precflow.environment.checks import Row, count_problems
 from precflow.environment.known_issues import MetIssue
 from precflow.files import write_text
 from precflow.judgement.verdicts import EXIT_CODES
-from precflow.language import ENGLISH
+from precflow.language import ENGLISH, said
 from precflow.report import html, junit
 from precflow.report.templating import load_templates
 from precflow.report.translated import in_languages
@@ -80,7 +80,7 @@ def render_screen(report: CheckReport, page: str) -> str:
     lines = [f" {mark} {report.outcome}"]
     for side in report.sides:
         lines += ["", f" {side.side}", *render_rows(side.rows).splitlines()[:-1]]
-    return "\n".join([*lines, "", f" report   {page}", f" exit {report.code}"])
+    return "\n".join([*lines, "", f" {said('report')}   {page}", f" exit {report.code}"])
 
 
 def render_line(report: CheckReport, page: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +31,7 @@ __all__ = [
     "print_json",
     "say",
     "write",
+    "write_table",
 ]
 
 _ANY_RECIPE = "+recipe=sd_text_encoder"  # a site file is composed on top of a recipe; which one makes no difference here
@@ -124,7 +125,7 @@ class _Parser(argparse.ArgumentParser):
                 group.title = said(group.title or "")
             for action in self._actions:
                 action.help = said(action.help) if action.help else action.help
-        return super().format_help()
+        return super().format_help().replace("usage:", said("usage:"), 1)
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and leave with exit code 2."""
@@ -168,6 +169,12 @@ def error_as_json(error: PrecflowError) -> dict[str, Any]:
     problems = error.problems if isinstance(error, ConfigError) else ()
     rows = [{"place": problem.place, "key": problem.key.strip(), "message": problem.message} for problem in problems]
     return {"error": error.message, "problems": rows, "next_step": error.next_step}
+
+
+def write_table(rows: Sequence[Sequence[str]], *, typed: Collection[int]) -> None:
+    """Print rows in columns as they are spoken, but for the columns of names that people type."""
+    shown = [[cell if number in typed else said(cell) for number, cell in enumerate(row)] for row in rows]
+    write(format_table(shown), translated=True)
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:

@@ -17,7 +17,9 @@ from precflow.config import key_tree, overrides, trust, units
 from precflow.config.schema import SIDES, Bytes, Limits, Numbers, RunConfig, Seconds, Seed, Share, Ulp, key_of, plain
 from precflow.config.vocabulary import allowed_words
 from precflow.errors import ConfigError
-from precflow.verbs import Verb, format_table, make_parser, print_json, write
+from precflow.language import ENGLISH, said, spoken
+from precflow.streams import count_cells
+from precflow.verbs import Verb, make_parser, print_json, write, write_table
 
 VERB = Verb(
     20,
@@ -27,6 +29,7 @@ VERB = Verb(
 )
 
 _WIDTH = 88
+_FACT = 8  # columns of a label
 _TYPES: Mapping[Any, str] = {
     str: "text",
     int: "whole number",
@@ -120,10 +123,10 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.json:
         print_json({"keys": [dataclasses.asdict(entry) for entry in explained]})
     elif not chosen.key:
-        write(format_table([(entry.key, _first_sentence(entry.meaning)) for entry in explained]))
+        write_table([(entry.key, _first_sentence(entry.meaning)) for entry in explained], typed={0})
         write("\n One section or one key:  precflow explain SECTION  or  precflow explain SECTION.KEY")
     else:
-        write(_format_screen(explained[0]))
+        _show(explained[0])
     return 0
 
 
@@ -206,20 +209,34 @@ def _format_markdown_table(keys: list[Explained]) -> list[str]:
     return [*lines, ""]
 
 
-def _format_screen(entry: Explained) -> str:
+def _show(entry: Explained) -> None:
+    """Print the screen of a key or a section: keys, and their values in a recipe, stay as they are typed."""
     if not entry.takes:
-        return "\n".join([f" {entry.key}: {entry.meaning}", "", _format_list(entry)])
+        write(f" {entry.key}: {said(entry.meaning)}\n", translated=True)
+        _show_keys(entry)
+        return
     facts = [("takes", entry.takes), ("default", entry.default or "none"), ("set by", entry.set_by)]
-    lines = [f" {entry.key}", *(f"   {name:<8}  {text}" for name, text in facts if text), ""]
-    lines += [f" {line}" for line in textwrap.wrap(entry.meaning, _WIDTH)]
+    width = max(_FACT, *(count_cells(said(name)) for name, _ in facts))
+    lines = [f" {entry.key}"]
+    for name, text in facts:
+        if text:
+            padding = " " * (width - count_cells(said(name)))
+            lines.append(f"   {said(name)}{padding}  {text if name == 'default' else said(text)}")
+    meaning = [said(entry.meaning)] if spoken() != ENGLISH else textwrap.wrap(entry.meaning, _WIDTH)
+    lines += ["", *(f" {line}" for line in meaning)]
     lines += ["", *(f"   {line}" for line in entry.in_recipe.splitlines())]
     lines += ["", f"   {entry.on_command_line}"] if entry.on_command_line else []
-    return "\n".join([*lines, *(["", _format_list(entry)] if entry.keys else [])])
+    write("\n".join(lines), translated=True)
+    if entry.keys:
+        write("")
+        _show_keys(entry)
 
 
-def _format_list(entry: Explained) -> str:
-    rows = [(inner.key, inner.default or "-", _first_sentence(inner.meaning)) for inner in _select_keys(entry)]
-    return format_table(rows) + (f"\n {_AND_LIMITS}" if len(rows) < len(entry.keys) else "")
+def _show_keys(entry: Explained) -> None:
+    keys = _select_keys(entry)
+    write_table([(inner.key, inner.default or "-", _first_sentence(inner.meaning)) for inner in keys], typed={0, 1})
+    if len(keys) < len(entry.keys):
+        write(f" {_AND_LIMITS}")
 
 
 def _explain_keys(kind: type, prefix: str) -> tuple[Explained, ...]:

@@ -22,7 +22,7 @@ from precflow.config.sections.standard_sections import describe_origin
 from precflow.config.suggestions import did_you_mean
 from precflow.errors import ConfigError
 from precflow.metrics import LIMITED, METRICS
-from precflow.verbs import Verb, compose_site, format_table, make_parser, print_json, write
+from precflow.verbs import Verb, compose_site, format_table, make_parser, print_json, write, write_table
 
 VERB = Verb(
     10,
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.json:
         print_json({"group": group, "entries": [asdict(entry) for entry in entries]})
     elif entries:
-        write(format_table([(entry.name, entry.title, entry.owner, entry.origin) for entry in entries]))
+        write_table([(entry.name, entry.title, entry.owner, entry.origin) for entry in entries], typed={0, 2, 3})
     else:
         write(f" no {group} yet")
     return 0
