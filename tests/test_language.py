@@ -15,6 +15,7 @@ from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.environment.known_issues import load_issues
 from precflow.report import wording
 from precflow.scan.rules import load_rules as load_scan_rules
+from precflow.verbs import explain
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 PLACE = re.compile(r"{#?}")
@@ -127,6 +128,13 @@ def test_rules_of_a_scan_and_known_issues_say_the_same_in_both_languages():
     texts += SCANNED.titles.items()
     says = [(name, text) for name, text in texts if SAYS.search(text) and not CHINESE.search(CATALOGUE.translate(text))]
     assert [entry for entry in says if not entry[-1].startswith("pip install ")] == []
+
+
+def test_every_key_is_explained_in_chinese():
+    meanings = {entry.meaning for entry in (*explain.list_sections(), *explain.list_all())}
+    sentences = {sentence for meaning in meanings for sentence in re.split(r"(?<=[.?!]) +(?=[A-Z])", meaning)}
+    assert len(sentences) > 200
+    assert [text for text in sorted(sentences) if not CHINESE.search(CATALOGUE.translate(text))] == []
 
 
 def test_no_text_is_said_in_two_ways():
