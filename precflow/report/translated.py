@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from precflow import language
 from precflow.report.templating import escape_prose
 
@@ -11,19 +13,26 @@ _LINK = ' <a href="{file}" hreflang="{tag}" lang="{tag}" translate="no">{name}</
 _NAMES = {language.ENGLISH: "EN", language.CHINESE: "中文"}
 
 
-def translate(name: str, text: str, wanted: str) -> str:
-    """Return a page or Markdown in another language, by the name of its file; any other file as it is: machines read it."""
+def translate(name: str, text: str, wanted: str, also: Mapping[str, str] | None = None) -> str:
+    """Return a page or Markdown in another language, by the name of its file; any other file as it is: machines read it.
+
+    Args:
+        name: Name of the file.
+        text: In English.
+        wanted: ``zh``; any other language leaves it as it is.
+        also: Further texts and what they are in that language, such as those of findings.
+    """
     if wanted != language.CHINESE:
         return text
     if name.endswith(_PAGE):
         page = text.replace('lang="en"', f'lang="{language.TAGS[wanted]}"', 1)
-        return language.translate_page(page, wanted)
-    return language.translate_markdown(text, wanted, escape=escape_prose) if name.endswith(_MARKDOWN) else text
+        return language.translate_page(page, wanted, also)
+    return language.translate_markdown(text, wanted, also, escape=escape_prose) if name.endswith(_MARKDOWN) else text
 
 
-def as_spoken(page: str) -> str:
-    """Return a page in the language of the screen."""
-    return translate(_PAGE, page, language.spoken())
+def as_spoken(page: str, also: Mapping[str, str] | None = None) -> str:
+    """Return a page in the language of the screen; see :func:`translate`."""
+    return translate(_PAGE, page, language.spoken(), also)
 
 
 def in_languages(name: str, text: str, wanted: str) -> dict[str, str]:

@@ -33,6 +33,7 @@ from precflow.run.two_runs import (
     is_emulated,
     list_findings,
     read_results,
+    translate_findings,
 )
 from precflow.stages.curves import read_outcomes
 
@@ -102,6 +103,7 @@ class RunSummary:
         modules: Module of the first two levels -> largest relative_l2 of its records that is a number.
         records: Identity text -> the record.
         curves: Name -> largest absolute difference of the sides.
+        translations: Text of a finding -> that text in Chinese.
         schema: Version of this form.
     """
 
@@ -126,6 +128,7 @@ class RunSummary:
     modules: Mapping[str, float] = field(default_factory=dict)
     records: Mapping[str, RecordPoint] = field(default_factory=dict)
     curves: Mapping[str, float] = field(default_factory=dict)
+    translations: Mapping[str, str] = field(default_factory=dict)
     schema: int = _SCHEMA
 
     @property
@@ -299,6 +302,7 @@ def _summarize(
         emulated=is_emulated(results),
         start=results.report.region.start if results.report else "",
         findings=tuple(list_findings(results.report)),
+        translations=translate_findings(results.report),
         counts=dict(results.verdict.counts),
         compared=results.verdict.compared,
         total=results.verdict.total,

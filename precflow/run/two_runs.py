@@ -15,10 +15,12 @@ import yaml
 from precflow import keys
 from precflow.comparison.measure import Measure
 from precflow.curves.outcome import LOSS, CurveOutcome
+from precflow.diagnosis.findings import collect_translations
 from precflow.environment.differences import find_changes
 from precflow.errors import DumpError, StoreError
 from precflow.judgement.floors import MAIN_METRIC
 from precflow.judgement.verdicts import Judged, Verdict
+from precflow.language import CHINESE
 from precflow.report.model import ReportModel
 from precflow.run.find_runs import NamedRun, refuse_unjudged
 from precflow.run.store import Sealed
@@ -130,6 +132,7 @@ class RunDifference:
         curves: The curves that both runs have.
         findings_gone: ``rule  title`` of findings of the earlier run alone.
         findings_new: The same of the later run alone.
+        translations: Findings of both in Chinese.
     """
 
     before: str
@@ -149,6 +152,7 @@ class RunDifference:
     curves: tuple[CurveChange, ...]
     findings_gone: tuple[str, ...]
     findings_new: tuple[str, ...]
+    translations: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -226,6 +230,7 @@ def compare_results(before: NamedRun, after: NamedRun, old: Results, new: Result
         curves=tuple(CurveChange(curves[one.name], one) for one in read_outcomes(new.folders) if one.name in curves),
         findings_gone=tuple(text for text in gone if text not in come),
         findings_new=tuple(text for text in come if text not in gone),
+        translations={**translate_findings(old.report), **translate_findings(new.report)},
     )
 
 
@@ -405,6 +410,17 @@ def _find_largest_difference(results: Results) -> float | None:
             return None
         losses.append(dump.header.loss_of_step)
     return max((abs(loss - losses[1][step]) for step, loss in losses[0].items() if step in losses[1]), default=None)
+
+
+def translate_findings(report: ReportModel | None) -> dict[str, str]:
+    """Return each text of :func:`list_findings`, and the title in it, with what they are in Chinese."""
+    said = {} if report is None else collect_translations(report.findings, CHINESE)
+    titles = {one.title: (one.rule, said[one.title]) for one in (report.findings if report else ()) if one.title in said}
+    return {
+        text: line
+        for title, (rule, chinese) in titles.items()
+        for text, line in ((title, chinese), (f"{rule}  {title}", f"{rule}  {chinese}"))
+    }
 
 
 def list_findings(report: ReportModel | None) -> list[str]:

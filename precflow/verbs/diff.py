@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from precflow.errors import StoreError
 from precflow.files import write_text
+from precflow.language import speaking, spoken
 from precflow.verbs import Verb, make_parser, print_json
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     if page:
         try:
             page.parent.mkdir(parents=True, exist_ok=True)
-            write_text(page, as_spoken(render_page(difference)))
+            write_text(page, as_spoken(render_page(difference), difference.translations))
         except OSError as error:
             raise StoreError(
                 f"{page} cannot be written: {error.strerror or error}", next_step="name another: --page FILE"
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     else:
         from precflow.verbs.inspect import show
 
-        paper = show_difference(difference)
+        with speaking(spoken(), difference.translations):
+            paper = show_difference(difference)
         paper.fact("page", str(page) if page else "")
         show(paper)
     return 0
@@ -74,6 +76,7 @@ def as_plain(difference: RunDifference) -> dict[str, Any]:
     verdicts = [verdict.verdict for verdict in difference.verdicts]
     curves = [{"name": curve.name, "verdicts": curve.verdicts, "largest": curve.largest} for curve in difference.curves]
     plain: dict[str, Any] = make_strict({**asdict(replace(difference, curves=())), "verdicts": verdicts, "curves": curves})
+    del plain["translations"]
     return plain
 
 

@@ -311,4 +311,4 @@ def _last_part(entry: Explained) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].rstrip(".")
+    return said(text).partition(". ")[0].partition("。")[0].rstrip(".")

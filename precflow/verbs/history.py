@@ -14,7 +14,7 @@ from precflow.files import write_text
 from precflow.verbs import Verb, format_table, make_parser, print_json, write
 
 if TYPE_CHECKING:
-    from precflow.run.history import History, HistoryRow
+    from precflow.run.history import History, HistoryRow, RunSummary
 
 VERB = Verb(
     108,
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     if page:
         try:
             page.parent.mkdir(parents=True, exist_ok=True)
-            write_text(page, as_spoken(render_page(history)))
+            write_text(page, as_spoken(render_page(history), _collect_translations(history)))
         except OSError as error:
             raise StoreError(
                 f"{page} cannot be written: {error.strerror or error}", next_step="name another: --page FILE"
@@ -71,8 +71,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def as_plain(history: History) -> dict[str, Any]:
     """Return everything as plain data for ``--json``."""
-    from precflow.report.result_json import make_strict
-
     runs = [
         {
             "number": row.entry.number,
@@ -81,12 +79,22 @@ def as_plain(history: History) -> dict[str, Any]:
             "exit_code": row.entry.exit_code,
             "seconds": row.entry.seconds,
             "command": row.entry.command,
-            "summary": None if row.summary is None else make_strict(asdict(row.summary)),
+            "summary": None if row.summary is None else _plain_summary(row.summary),
             "why": row.why,
         }
         for row in history.rows
     ]
     return {"name": history.name, "earlier": history.earlier, "runs": runs}
+
+
+def _plain_summary(summary: RunSummary) -> dict[str, Any]:
+    from precflow.report.result_json import make_strict
+
+    return {key: value for key, value in make_strict(asdict(summary)).items() if key != "translations"}
+
+
+def _collect_translations(history: History) -> dict[str, str]:
+    return {text: said for summary in history.summaries for text, said in summary.translations.items()}
 
 
 def _show(history: History, page: Path | None) -> None:

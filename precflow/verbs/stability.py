@@ -124,7 +124,7 @@ def show_also(paper: Paper, way: str, found: Stability) -> None:
     paper.title(describe_also(way, found))
     if moved:
         rows = [[factor(each.growth), _size(each.arrives), _size(each.leaves), each.name] for each in moved[:_MOST_ALSO]]
-        paper.table([["growth", "arrives", "leaves", "call"], *rows])
+        paper.table([["growth", "arrives", "leaves", "call"], *rows], names={3})
 
 
 def list_moved(found: Stability) -> list[Growth]:
@@ -166,14 +166,14 @@ def show_stability(found: Stability, name: str) -> Paper:
         [factor(each.growth), _size(each.arrives), _size(each.leaves), each.name, each.disturbance]
         for each in found.rank()[:_MOST]
     ]
-    paper.table(rows)
+    paper.table(rows, names={3})
     paper.line()
     operators = [["operator", "calls", "median", "largest"]]
     operators += [
         [each.operator, numbers.count(each.calls), factor(each.middle), factor(each.largest)]
         for each in found.by_operator()[:_MOST]
     ]
-    paper.table(operators)
+    paper.table(operators, names={0})
     return paper
 
 

@@ -59,7 +59,7 @@ def show_records(records: Sequence[FoundRecord], *, total: int, pattern: str) ->
     paper = Paper()
     head = ("record", "dtype", "shape", "kept", "content")
     rows = [_list_cells(found, text) for found, text in zip(records, number_records(records), strict=True)]
-    paper.table([head, *rows])
+    paper.table([head, *rows], names={0, 1, 2, 4})
     of = f" of {numbers.count(total)}" if total > len(records) else ""
     matching = f" that match {pattern}" if pattern else ""
     paper.line()

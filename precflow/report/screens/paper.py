@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -47,15 +47,21 @@ class Paper:
         for number, text in enumerate(texts):
             self.fact("" if number else label, text, style)
 
-    def table(self, rows: Sequence[Sequence[str]], *, head: bool = True, styles: Sequence[str] = ()) -> None:
+    def table(
+        self, rows: Sequence[Sequence[str]], *, head: bool = True, styles: Sequence[str] = (), names: Collection[int] = ()
+    ) -> None:
         """Write rows in columns; a wide letter, such as a Chinese one, takes two columns.
 
         Args:
             rows: All equally long.
             head: The first row names the columns.
             styles: Style of each row behind the first.
+            names: Columns of names, which stay as they are below their heads.
         """
-        shown = [[_said(cell) for cell in row] for row in rows]
+        shown = [
+            [wording.printable(cell) if column in names and number >= head else _said(cell) for column, cell in enumerate(row)]
+            for number, row in enumerate(rows)
+        ]
         widths = [max(cell_len(row[column]) for row in shown) for column in range(len(shown[0]))] if shown else []
         for number, row in enumerate(shown):
             cells = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
