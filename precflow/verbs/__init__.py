@@ -129,7 +129,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and leave with exit code 2."""
-        super().error(printable(message))  # the message repeats what was typed, which may hold control characters
+        super().error(printable(said(message)))  # the message repeats what was typed, which may hold control characters
 
 
 def make_parser(verb: str, usage: str) -> argparse.ArgumentParser:

@@ -35,7 +35,7 @@ def show_dump(dump: Dump, seen: Overview, *, name: str, verified: Sequence[str] 
     levels = ", ".join(f"{numbers.count(number)} {level}" for level, number in seen.levels.items())
     calls = numbers.plural(seen.calls, "call") + (f" ({levels})" if levels else "")
     paper.fact("records", f"{numbers.count(seen.outputs)} outputs and {numbers.count(seen.inputs)} inputs of {calls}")
-    paper.fact("kept", _format_counts(seen.kept))
+    paper.fact("kept as", _format_counts(seen.kept))
     stored = f"{numbers.plural(seen.tensors, 'different tensor')} in {numbers.plural(seen.shards, 'shard')}"
     paper.fact("stored", f"{stored}, {format_size(seen.bytes)} with the records")
     paper.fact("types", _format_counts(seen.dtypes))
@@ -57,7 +57,7 @@ def show_records(records: Sequence[FoundRecord], *, total: int, pattern: str) ->
         pattern: The pattern that chose them, ``""`` for none.
     """
     paper = Paper()
-    head = ("record", "dtype", "shape", "kept", "content")
+    head = ("record", "dtype", "shape", "kept as", "content")
     rows = [_list_cells(found, text) for found, text in zip(records, number_records(records), strict=True)]
     paper.table([head, *rows], names={0, 1, 2, 4})
     of = f" of {numbers.count(total)}" if total > len(records) else ""

@@ -52,7 +52,7 @@ def show_record(view: RecordView) -> Paper:
     paper.fact("dtype", record.dtype)
     paper.fact("shape", f"{format_shape(record.shape)}   {_describe_extent(record.shape, record.dtype)}")
     paper.fact("content", record.content or "none: a tensor without plain bytes, or a weight that went into a call")
-    paper.fact("kept", view.kept)
+    paper.fact("kept as", view.kept)
     paper.fact("problem", view.problem, "red")
     paper.fact("weight", record.weight)
     paper.fact("call", describe_call(call))
