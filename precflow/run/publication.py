@@ -21,10 +21,11 @@ from precflow.run.store import explain_disk_errors, read_seal
 
 LIST_FILE = "published.json"
 PUBLIC, REPRO, PAGE = "public", "repro", "report.html"
+CHINESE_PAGE = "report.zh.html"  # of a report in both languages whose page has no switch
 JOBS = "jobs"  # folder of the reports of several jobs, each in a folder with the number of its run
 _FOLDERS = (PUBLIC, REPRO, tensorboard.FOLDER)
 _INNER = tuple(f"{tensorboard.FOLDER}/{run}" for run in tensorboard.RUNS)  # folders in these that a report has files in
-_FILES = (PAGE, TASK_FILE, *(name for name, _ in TABLES.values()))
+_FILES = (PAGE, CHINESE_PAGE, TASK_FILE, *(name for name, _ in TABLES.values()))
 
 
 def withdraw(folder: Path) -> None:
@@ -60,8 +61,7 @@ def publish(folder: Path, report: Path) -> Path:
     found = (path for name in (*_FOLDERS, *_INNER) for path in sorted(report.glob(f"{name}/*")) if path.is_file())
     sources = {path.relative_to(report).as_posix(): path for path in found}
     sources |= {name: path for name in _FILES if (path := report / name).is_file()}
-    if f"{PUBLIC}/{PAGE}" in sources:
-        sources[PAGE] = sources[f"{PUBLIC}/{PAGE}"]
+    sources |= {page: sources[f"{PUBLIC}/{page}"] for page in (PAGE, CHINESE_PAGE) if f"{PUBLIC}/{page}" in sources}
     in_the_way = {name for name in sources if (folder / name).is_dir() or (folder / name).is_symlink()}
     with explain_disk_errors(folder):
         for name in {PUBLIC, *(str(PurePosixPath(name).parent) for name in sources)}:

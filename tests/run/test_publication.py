@@ -48,6 +48,14 @@ def test_what_was_published_is_withdrawn_and_nothing_else(folder, report):
     assert files_of(folder) == ["public/mine.txt", "public/notes/mine.md", "repro/output.log"]
 
 
+def test_a_page_in_chinese_lies_beside_that_in_english(folder, report):
+    (report / "public" / "report.zh.html").write_text("zh")
+    publish(folder, report)
+    assert (folder / "report.zh.html").read_text() == "zh"
+    withdraw(folder)
+    assert files_of(folder) == []
+
+
 def test_another_report_leaves_no_file_of_the_one_before(folder, report):
     publish(folder, report)
     (report / "repro" / "repro.py").unlink()
