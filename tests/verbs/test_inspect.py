@@ -34,7 +34,7 @@ def test_a_dump_says_what_it_holds(capsys, folder):
     assert "reference · cpu float32 · CPU · recipe test · agent 0.1.0" in shown
     assert "sealed      yes, as e0" in shown
     assert "3 outputs and 3 inputs of 3 calls (2 api, 1 module)" in shown
-    assert "kept        tensor 4 · digest 2" in shown
+    assert "kept as     tensor 4 · digest 2" in shown
     assert "none seen; --verify reads every byte" in shown
     assert "\x1b" not in shown
 
