@@ -679,6 +679,11 @@ class Scan:
         "at their lines.",
         "training",
     )
+    dtype: str = key(
+        "",
+        "What the source is going to compute in on the target: functions that lack it by the vendor's list are found, too.",
+        "bfloat16",
+    )
 
 
 @dataclass(frozen=True)

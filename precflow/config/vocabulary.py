@@ -67,6 +67,7 @@ WORDS = {
     "Determinism.observer": (UNCHECKED, CHECKED),
     "Determinism.as_is": (UNCHECKED, CHECKED),
     "Golden.dtype": ("", "float64", "float32"),
+    "Scan.dtype": ("", *_DTYPES),
     "Capture.level": LEVELS,
     "Capture.phase": PHASES,
     "Capture.debug": ("", "blocking"),

@@ -55,7 +55,7 @@ def scan_tree(tree: Path, rules: RuleSet, *, advance: Callable[[int], None] = la
         advance: Called with the number of files that have been read.
 
     Raises:
-        StoreError: There is no such folder, or it cannot be listed.
+        StoreError: There is no such folder, it cannot be listed, or nothing in it could be read: that would be no result.
     """
     collected, index = _Collected(), Index(rules)
     root = tree if tree.is_dir() else tree.parent
@@ -63,6 +63,12 @@ def scan_tree(tree: Path, rules: RuleSet, *, advance: Callable[[int], None] = la
         name = path.relative_to(root).as_posix()
         _scan_file(path, name, index, collected)
         advance(sum(collected.files.values()))
+    if not (collected.files or collected.findings):
+        unread = "".join(f"; {name} {why}" for name, why in list(collected.unread.items())[:1])
+        raise StoreError(
+            f"{tree} has nothing that a scan reads: no Python, notebook, script, settings or requirements{unread}",
+            next_step="name the folder of a source tree",
+        )
     findings = sorted(collected.findings, key=lambda each: (each.file, each.line))
     return ScanResult(
         tree=str(tree),

@@ -76,7 +76,9 @@ def _is_same_file(one: str, other: str) -> bool:
 
 def _declare(job: Job) -> Mapping[str, Any]:
     rules = load_rules(job.team.get(GROUP, ()))
+    dtype = {"dtype": job.config.scan.dtype} if job.config.scan.dtype else {}  # absent, so that keys of other runs stay
     return {
+        **dtype,
         "tree": digest_tree(Path(job.config.scan.tree).expanduser(), rules),
         "rules": [keys.file_digest(folder) for folder in (*job.team.get(GROUP, ()), resources.directory("conf") / GROUP)],
         "templates": keys.file_digest(resources.directory("templates")),
@@ -95,7 +97,8 @@ def _declare_language(job: Job) -> Mapping[str, Any]:
 def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     del needs
     tree = Path(job.config.scan.tree).expanduser()
-    found = scan_tree(tree, load_rules(job.team.get(GROUP, ())), advance=lambda count: job.say(f"{count} files"))
+    rules = load_rules(job.team.get(GROUP, ()), job.config.scan.dtype)
+    found = scan_tree(tree, rules, advance=lambda count: job.say(f"{count} files"))
     scan, code = replace(found, tree=tree.resolve().name, patch=b""), 1 if found.by_hand else 0
     write_value(folder / RESULT_FILE, scan)
     (folder / PUBLIC).mkdir()

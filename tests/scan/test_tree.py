@@ -167,7 +167,12 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_scanned(write, rules, tmp_p
 def test_no_folder_and_an_empty_one(tmp_path, rules):
     with pytest.raises(StoreError, match="no such folder"):
         scan_tree(tmp_path / "nowhere", rules)
-    assert scan_tree(tmp_path, rules).findings == ()
+    (tmp_path / "README.md").write_text("cuda", encoding="utf-8")
+    with pytest.raises(StoreError, match="has nothing that a scan reads"):
+        scan_tree(tmp_path, rules)
+    (tmp_path / "huge.py").write_bytes(b"x = 1\n" * (LARGEST // 6 + 1))
+    with pytest.raises(StoreError, match=r"requirements; huge\.py "):
+        scan_tree(tmp_path, rules)
 
 
 def test_one_file_can_be_scanned(write, rules):

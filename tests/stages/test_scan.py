@@ -95,6 +95,15 @@ def test_beside_a_comparison_page_and_patch_lie_in_the_run_folder(recipe, pair):
     assert json.loads((public / "result.json").read_text(encoding="utf-8"))["verdict"]["verdict"] == "aligned"
 
 
+def test_what_is_computed_in_is_a_key_of_the_recipe(recipe, capsys):
+    (recipe / "tree" / "train.py").write_text("import torch\nx = torch.lerp(a, b, 0.5)\n", encoding="utf-8")
+    assert main(["+recipe=migration_scan", "scan.tree=tree", "scan.dtype=bfloat16"]) == 0
+    plain = json.loads((recipe / "runs" / "migration_scan" / "public" / "scan.json").read_text(encoding="utf-8"))
+    assert [one["rule"] for one in plain["findings"]] == ["support.computes_bfloat16"]
+    assert main(["+recipe=migration_scan", "scan.tree=tree", "scan.dtype=half"]) == 2
+    assert "bfloat16" in capsys.readouterr().err
+
+
 def test_a_tree_that_is_missing_is_asked_for(recipe, capsys):
     assert main(["+recipe=migration_scan"]) == 2
     assert "scan.tree=FOLDER" in capsys.readouterr().err
