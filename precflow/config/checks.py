@@ -110,6 +110,9 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     for section, key in _NOT_EMPTY:
         if not getattr(getattr(config, section), key):
             yield (section, key), "is an empty list: leave it out for the default"
+    twice = sorted({part for part in config.workload.parts if config.workload.parts.count(part) > 1})
+    if twice:
+        yield ("workload", "parts"), f"has {', '.join(twice)} more than once"
     yield from tolerance_section.find_problems(config, data)
     yield from _check_versions(config)
     yield from _check_user_metrics(config)

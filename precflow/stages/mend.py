@@ -109,7 +109,7 @@ def _narrow(runs: _Runs, mending: Mapping[str, str], suspects: Sequence[str]) ->
             return [not wrong[part] for wrong in runs.try_forced([(Raised(way, tuple(names)),) for names in asked])]
 
         found.setdefault(way, []).extend(narrow_part(part, suspects, modules, mends))
-    return tuple(Raised(way, tuple(names)) for way, names in found.items())
+    return tuple(Raised(way, tuple(dict.fromkeys(names))) for way, names in found.items())  # one part may lie in another
 
 
 def _list_still(raised: _Set, guilty: Sequence[str], runs: _Runs) -> dict[str, str]:

@@ -113,6 +113,10 @@ def test_a_run_needs_something_to_run(team, text, keys):
     assert compose(["+recipe=r"], complete=False).config.recipe == "r"
 
 
+def test_a_part_is_named_once(team):
+    assert refused(team, "workload: {parts: [unet, vae, unet]}") == [("workload.parts", "has unet more than once")]
+
+
 def test_only_the_sides_that_run_here_need_something_to_run(team):
     team("r", "about: {title: x}")
     with pytest.raises(ConfigError) as error:
