@@ -167,6 +167,13 @@ def render(cases: list[Case]) -> str:
             f"{sum(case.right for case in clean)} of {len(clean)}."
         ),
         "",
+        (
+            "The clean UNet in float16 that is not aligned is no mistake: the converter computes the sines of the time embedding, "
+            "whose arguments go up to 500, in float16, where torch's own model keeps float32. The link `half` names them, and says "
+            "what keeping them in float32 brings: with `target.conversion.keep_float32=[node_mul_1,node_cos,node_sin]` recipe "
+            "`sd_unet` laid over by `onnx_conversion` is aligned in float16."
+        ),
+        "",
         "| network | exporter | type | fault | verdict | link | nodes of the segment | right |",
         "|---|---|---|---|---|---|---|---|",
         *map(_render_row, cases),

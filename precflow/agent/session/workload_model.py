@@ -220,11 +220,15 @@ def _refuse_unknown_parts(parts: Collection[str], model: torch.nn.Module) -> Non
     shown = ", ".join(modules[:_SHOWN]) + (
         ", and %d more inside them" % (len(modules) - _SHOWN) if len(modules) > _SHOWN else ""
     )
-    near = {part: difflib.get_close_matches(part, modules, 1) for part in unknown}
-    message = "workload.parts: the model has no module %s; it has %s"
-    corrected = "workload.parts=[%s]" % ",".join((near.get(part) or [part])[0] for part in parts)
+    first = {id(module): join_names("", name) for name, module in model.named_modules()}
+    every = model.named_modules(remove_duplicate=False)
+    other = {join_names("", name): first[id(module)] for name, module in every}  # of a module with two names, the second
+    near = {part: [other[part]] if part in other else difflib.get_close_matches(part, modules, 1) for part in unknown}
+    message = "workload.parts: the model has no module %s; it has %s" % (", ".join(unknown), shown or "none")
+    same = ["%s is %s by another name" % (part, other[part]) for part in unknown if part in other]
+    corrected = "workload.parts=[%s]" % ",".join(dict.fromkeys((near.get(part) or [part])[0] for part in parts))
     step = corrected if all(near.values()) else "name modules of the model, or leave workload.parts out"
-    raise AgentError("workload", message % (", ".join(unknown), shown or "none"), step)
+    raise AgentError("workload", "workload.parts: %s" % "; ".join(same) if len(same) == len(unknown) else message, step)
 
 
 def build_inputs(request: Request, model: torch.nn.Module) -> Dict[str, Any]:

@@ -88,6 +88,14 @@ def test_a_part_that_the_model_does_not_have_is_refused_before_anything_runs(pre
     assert step in caught.value.next_step
 
 
+def test_a_part_by_the_second_name_of_a_module_is_told_the_first():
+    model = torch.nn.Module()
+    model.one = model.two = torch.nn.Linear(1, 1)
+    with pytest.raises(AgentError, match=r"workload\.parts: two is one by another name") as caught:
+        workload_model._refuse_unknown_parts(["one", "two"], model)
+    assert caught.value.next_step == "workload.parts=[one]"
+
+
 def test_a_model_on_another_device_is_refused(prepared):
     with pytest.raises(AgentError, match="returned a model on meta") as caught:
         prepared(model="on_meta")
