@@ -198,6 +198,9 @@ def optimise(model: Any, level: str, provider: str = CPU) -> Any:
         path = os.path.join(folder, "optimised.onnx")
         options = _make_options(level)
         options.optimized_model_filepath = path
+        if _is_large(model):
+            options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
+            options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
         try:
             _open(model, options, provider)
         except AgentError as error:
@@ -229,6 +232,7 @@ def to_half(model: Any, keep: Sequence[str]) -> Any:
             half = converter.convert_float_to_float16(
                 copy(model),
                 keep_io_types=False,
+                disable_shape_infer=_is_large(model),  # it writes the graph as one message
                 op_block_list=[*converter.DEFAULT_OP_BLOCK_LIST, *operators],
                 node_block_list=[word for word in keep if word in nodes],
             )
@@ -477,10 +481,23 @@ def list_elsewhere(model: Any, provider: str) -> List[str]:
     return [operator for name, operators in nodes.items() if name != provider for operator in operators]
 
 
+def _is_large(model: Any) -> bool:
+    """Tell whether a graph is too large for one message of protobuf, which cannot even be asked for its size then."""
+    onnx = require("onnx")
+    inner = [attribute.t for node in walk(model.graph) for attribute in node.attribute if attribute.HasField("t")]
+    total = 0
+    for tensor in (*model.graph.initializer, *inner):
+        count = 1
+        for size in tensor.dims:
+            count *= size
+        total += count * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return bool(total >= _MOST_BYTES)
+
+
 @contextlib.contextmanager
 def _as_source(model: Any) -> Iterator[Any]:
     """Yield a graph as bytes, or as the path of a file if it is too large for one message."""
-    if model.ByteSize() < _MOST_BYTES:
+    if not _is_large(model):
         yield model.SerializeToString()
         return
     onnx = require("onnx")

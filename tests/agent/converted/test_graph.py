@@ -46,8 +46,19 @@ def test_weights_beside_the_file_are_read_and_missed(tmp_path):
 
 
 def test_a_graph_that_is_too_large_for_one_message_goes_through_a_file(monkeypatch):
-    monkeypatch.setattr(graph, "_MOST_BYTES", 10)
-    np.testing.assert_allclose(graph.run(build([product()]), Feeds({"x": X}))["y"], X @ WEIGHT, rtol=1e-6)
+    """Its size is that of its weights: protobuf raises where a message above 2 GB is asked for its own."""
+    monkeypatch.setattr(graph, "_MOST_BYTES", WEIGHT.nbytes)
+    asked = []
+    monkeypatch.setattr(graph, "_as_source", lambda model, source=graph._as_source: asked.append(model) or source(model))
+    model = build([product()])
+    np.testing.assert_allclose(graph.run(model, Feeds({"x": X}))["y"], X @ WEIGHT, rtol=1e-6)
+    np.testing.assert_allclose(graph.run(graph.optimise(model, "extended"), Feeds({"x": X}))["y"], X @ WEIGHT, rtol=1e-6)
+    half = graph.run(graph.to_half(model, ()), Feeds({"x": X}))["y"]
+    np.testing.assert_allclose(half, X @ WEIGHT, rtol=2e-3, atol=2e-2)
+    assert len(asked) == 4
+    assert graph._is_large(model)
+    monkeypatch.setattr(graph, "_MOST_BYTES", WEIGHT.nbytes + 1)
+    assert not graph._is_large(model)
 
 
 def test_branches_run_as_a_whole_and_read_forced_values_from_outside():
