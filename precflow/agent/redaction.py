@@ -9,11 +9,12 @@ Judge and agent both use this file: Python 3.8, standard library, no torch. What
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import re
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Set, Tuple
 
 REDACTED = "(redacted)"
 VARIABLE = "PRECFLOW_SECRETS"  # environment variable with the secrets that the judge left out of a request: {dotted key: value}
@@ -54,6 +55,7 @@ _SHORTEST = 6  # a learnt secret must have so many letters: a shorter one would 
 _known: Set[str] = set()  # secrets that this process has learnt
 
 
+@functools.lru_cache(maxsize=4096)  # sources and logs have the same few names in every line
 def is_secret(name: str) -> bool:
     """Tell from a name whether its value is a secret: a variable, an argument, or the last part of a dotted key.
 
@@ -122,6 +124,11 @@ def learn(value: Any, *, name: str = "") -> None:
     elif isinstance(value, (list, tuple)):
         for inner in value:
             learn(inner, name=name)
+
+
+def learnt() -> FrozenSet[str]:
+    """Return the secrets that this process has learnt: a text in which they are hidden is as good until there are others."""
+    return frozenset(_known)
 
 
 def take_out(value: Any, place: str = "") -> Tuple[Any, Dict[str, str]]:
@@ -198,6 +205,8 @@ def _is_secret_value(name: str, value: str) -> bool:
 def _is_pair(match: Any) -> bool:
     """Tell whether a match of ``name=value``, or of ``name: value`` in JSON or YAML, contains a secret."""
     query, name, quote, sign, value = match.groups()
+    if not (is_secret(name) or query):
+        return False
     bare = _strip_quotes(value)
     if (
         sign.strip() == ":"

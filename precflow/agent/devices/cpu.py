@@ -28,10 +28,10 @@ class Cpu:
         return torch.device("cpu")
 
     def seed(self, seed: int) -> None:
-        """Seed torch's CPU generator."""
+        """Seed torch's CPU generator; ``torch.manual_seed`` would do it for devices too that nobody has started."""
         import torch
 
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
 
     def synchronize(self) -> None:
         """Return at once: CPU operators are done when they return."""

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from contextlib import suppress
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import torch
 
@@ -47,7 +47,8 @@ def find_sources(models: Iterable[torch.nn.Module], folders: Sequence[str] = ())
         path = getattr(module, "__file__", None)
         if not isinstance(path, str) or not path.endswith(".py"):
             continue
-        is_own = bool(roots) and not any(each in path for each in _SEPARATORS) and os.path.abspath(path).startswith(roots)
+        is_installed = _SEPARATORS[0] in path or _SEPARATORS[1] in path
+        is_own = not is_installed and os.path.abspath(path).startswith(roots)  # nothing starts with one of no roots
         if (name in names or is_own) and is_user_code(path) and os.path.isfile(path):
             sources[_name_source(path)] = path
     return sources
@@ -82,10 +83,23 @@ def write_sources(folder: str, sources: Mapping[str, str]) -> Dict[str, str]:
             digests[name] = hashlib.blake2b(data, digest_size=DIGEST_SIZE).hexdigest()
             if len(data) <= min(_LARGEST, room):
                 room -= len(data)
-                texts[name] = redaction.redact_text(data.decode("utf-8", "replace"))
+                texts[name] = _redact_source(data)
     with open(os.path.join(folder, SOURCES_FILE), "w", encoding="utf-8", errors="backslashreplace") as file:
         json.dump(texts, file, ensure_ascii=False, indent=1)
     return digests
+
+
+def _redact_source(data: bytes) -> str:
+    """Return a source without its secrets; one that many dumps of a process carry is searched once."""
+    key = (hashlib.blake2b(data, digest_size=DIGEST_SIZE).hexdigest(), redaction.learnt())
+    if key not in _redacted:
+        if sum(map(len, _redacted.values())) > _ALL:
+            _redacted.clear()
+        _redacted[key] = redaction.redact_text(data.decode("utf-8", "replace"))
+    return _redacted[key]
+
+
+_redacted: Dict[Tuple[str, FrozenSet[str]], str] = {}  # of a digest, and the secrets that were known
 
 
 def find_settings(words: Sequence[str]) -> Dict[str, Any]:
