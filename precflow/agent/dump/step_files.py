@@ -144,7 +144,7 @@ def write_sealed(path: str, value: Mapping[str, Any]) -> Dict[str, Any]:
     """
     # JSON turns {0: ...} into {"0": ...}, and 10 sorts before 9 as text. The reader computes the checksum from the texts, so
     # the writer must do so too.
-    plain: Dict[str, Any] = json.loads(json_bytes(value))
+    plain: Dict[str, Any] = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace"))
     plain[CHECKSUM] = checksum_of(plain)
     write_json(path, plain)
     return plain
