@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import html as html_escapes
 import re
+from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
@@ -13,11 +14,12 @@ from precflow import numbers
 from precflow.environment.known_issues import describe_sides
 from precflow.report import groups, wording
 from precflow.resources import directory
+from precflow.template_cache import TemplateCache
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~!])")
 
 
-@functools.cache  # compiling the templates takes half a second, and a sweep writes several reports
+@functools.cache  # a sweep writes several reports
 def load_templates() -> jinja2.Environment:
     """Return the environment of the shipped templates; HTML is escaped automatically, Markdown by its own filters."""
     loader = jinja2.FileSystemLoader(directory("templates"))
@@ -25,6 +27,7 @@ def load_templates() -> jinja2.Environment:
         loader=loader,
         autoescape=_is_html,  # noqa: S701 - HTML is escaped; in Markdown entities would show
         undefined=jinja2.StrictUndefined,
+        bytecode_cache=TemplateCache([Path(__file__)]),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -339,7 +339,7 @@ def _import_everything(answers):
     templates = importlib.import_module("precflow.diagnosis.advice.rule_templates")
     for rule in rules:
         for condition in filter(None, (rule.when, rule.likely_when, rule.certain_when, *(each.when for each in rule.against))):
-            templates.compile_condition(condition)
+            templates.compile_test(condition)
         for text in (rule.title, rule.where, rule.why, rule.fix, rule.try_it, rule.look):
             templates.compile_text(text)
     importlib.import_module("precflow.diagnosis.advice.whatif_files").load_whatifs([conf / "whatif"])

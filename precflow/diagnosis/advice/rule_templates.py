@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError, UndefinedError, meta, nodes
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template, TemplateSyntaxError, UndefinedError, meta, nodes
 from jinja2.environment import TemplateExpression
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
@@ -20,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from precflow.diagnosis.evidence.pieces import format_evidence
 from precflow.errors import ConfigError, Problem
+from precflow.template_cache import TemplateCache
 
 _LONGEST = 4000  # characters of a template
 _WAYS = 300  # in which a text is tried
@@ -41,8 +43,7 @@ _ALLOWED_NODES = (
 @functools.lru_cache(maxsize=1024)
 def compile_condition(condition: str) -> TemplateExpression:
     """Return a compiled condition."""
-    # Strict: `not x` of evidence that was not measured would hold otherwise.
-    return _sandbox().overlay(undefined=StrictUndefined).compile_expression(condition)
+    return _strict_sandbox().compile_expression(condition)
 
 
 def holds(condition: str, evidence: Mapping[str, Any], *, owner: str) -> bool:
@@ -57,7 +58,7 @@ def holds(condition: str, evidence: Mapping[str, Any], *, owner: str) -> bool:
         ConfigError: The condition is wrong for another reason, such as a text that is compared with a number.
     """
     try:
-        return bool(compile_condition(condition)(**evidence))
+        return bool(compile_test(condition).render(**evidence))
     except UndefinedError:  # evidence that was not measured, as that of tensors which were not kept, or is of a suspect only
         return False
     except Exception as error:
@@ -67,10 +68,18 @@ def holds(condition: str, evidence: Mapping[str, Any], *, owner: str) -> bool:
         ) from error
 
 
-@functools.lru_cache(maxsize=1024)
+def compile_test(condition: str) -> Template:
+    """Return a template that is empty where a condition does not hold; it is kept for the next process, unlike an expression.
+
+    Args:
+        condition: A condition in which :func:`check_template` finds nothing wrong.
+    """
+    return _strict_sandbox().get_template("{% if (" + condition + ") %}yes{% endif %}")
+
+
 def compile_text(source: str) -> Template:
-    """Return a compiled text."""
-    return _sandbox().from_string(source)
+    """Return a compiled text, which is kept for the next process."""
+    return _sandbox().get_template(source)
 
 
 @functools.lru_cache(maxsize=1024)  # a sweep reads the same rules at each of its runs
@@ -186,9 +195,21 @@ def _round(value: float, digits: int = 0) -> float:
 
 @functools.lru_cache(maxsize=1)
 def _sandbox() -> _Sandbox:
-    sandbox = _Sandbox(autoescape=False)  # plain text; the report escapes what it shows
+    # Plain text; the report escapes what it shows. A template is found by its own text.
+    sandbox = _Sandbox(
+        autoescape=False,
+        loader=FunctionLoader(lambda source: source),
+        cache_size=1024,
+        bytecode_cache=TemplateCache([Path(__file__)]),
+    )
     sandbox.filters["shown"] = format_evidence
     sandbox.filters["percent"] = functools.partial(format_evidence, unit="%")
     sandbox.filters["join"] = _join
     sandbox.filters["round"] = _round
     return sandbox
+
+
+@functools.lru_cache(maxsize=1)
+def _strict_sandbox() -> Environment:
+    """Return the sandbox of conditions: `not x` of evidence that was not measured would hold otherwise."""
+    return _sandbox().overlay(undefined=StrictUndefined)
