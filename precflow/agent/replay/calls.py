@@ -26,6 +26,7 @@ A line of either kind with ``"explain": true`` asks what the target did otherwis
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import mmap
 import os
@@ -270,7 +271,7 @@ class TensorFiles:
         count = 1
         for size in stored.shape:
             count *= size
-        expected = count * torch.empty((), dtype=dtype).element_size()
+        expected = count * _count_bytes(dtype)
         if expected != stored.bytes:
             raise CannotCompute("tensor %s has %d bytes; %d were expected" % (stored.index, stored.bytes, expected))
         if not count:
@@ -305,6 +306,13 @@ class TensorFiles:
         return content
 
 
+@functools.lru_cache(maxsize=None)
+def _count_bytes(dtype: torch.dtype) -> int:
+    """Return the bytes of an element."""
+    return torch.empty((), dtype=dtype).element_size()
+
+
+@functools.lru_cache(maxsize=256)
 def find_dtype(name: str) -> torch.dtype:
     """Return torch's element type of a name.
 

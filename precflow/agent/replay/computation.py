@@ -6,7 +6,7 @@ import functools
 import math
 import warnings
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -32,6 +32,9 @@ Line = Dict[str, Any]
 def float64_defaults() -> Iterator[None]:
     """Have new tensors in float64, and warnings of operators kept quiet, while a call is computed."""
     before = torch.get_default_dtype()
+    if before == torch.float64:  # inside of such a block
+        yield
+        return
     torch.set_default_dtype(torch.float64)
     try:
         with warnings.catch_warnings():
@@ -164,10 +167,12 @@ def check_size(call: RecordedCall) -> None:
 
 def are_equal(these: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> bool:
     """Tell whether two sides have the same inputs, so that one computation serves both."""
-    if set(these) != set(others):
-        return False
-    pairs = [(tensor, others[index]) for index, tensor in these.items()]
-    return all(here.dtype == there.dtype and here.shape == there.shape and torch.equal(here, there) for here, there in pairs)
+    return set(these) == set(others) and all(is_same(tensor, others[index]) for index, tensor in these.items())
+
+
+def is_same(here: torch.Tensor, there: Optional[torch.Tensor]) -> bool:
+    """Tell whether two tensors have the same type, shape and values; a NaN is no value."""
+    return there is not None and here.dtype == there.dtype and here.shape == there.shape and torch.equal(here, there)
 
 
 class Computation:
@@ -183,9 +188,10 @@ class Computation:
         self._moves = kind == operators.MOVEMENT
         if "half_to_float" in call.arguments:  # a softmax from float16 to float32; here all is float64
             call = call._replace(arguments={**call.arguments, "half_to_float": "False"})
-        change = _keep if self._moves else functools.partial(adapt, single=not _has_float64(call))
-        self._readings = operators.find_readings(call, adapt=change)
-        self._terms: Sequence[operators.Reading] = [] if self._moves else operators.find_term_readings(call, change)
+        self._readings: Sequence[operators.Reading]
+        self._terms: Sequence[operators.Reading]
+        arguments = tuple(call.arguments.items())
+        self._readings, self._terms = _find_readings(call.level, call.operator, arguments, self._moves, not _has_float64(call))
 
     def varied(self, call: RecordedCall, kind: str) -> Computation:
         """Return the computation of the call with another argument, read in the way that was chosen for this one."""
@@ -268,6 +274,21 @@ class Computation:
         if self._moves:  # in C order, because a view of a tensor that was moved again may be impossible in its strides
             return {index: tensor.clone(memory_format=torch.contiguous_format) for index, tensor in inputs.items()}
         return {index: widen(tensor) for index, tensor in inputs.items()}
+
+
+@functools.lru_cache(maxsize=1024)  # a model repeats its calls, and torch is slow to ask for the parameters of its functions
+def _find_readings(
+    level: str, operator: str, arguments: Tuple[Tuple[str, str], ...], moves: bool, single: bool
+) -> Tuple[Sequence[operators.Reading], Sequence[operators.Reading]]:
+    """Return the ways to run a call, and those to add up its absolute terms.
+
+    Raises:
+        CannotCompute: There is none, or an argument cannot be read.
+    """
+    call = RecordedCall("", level, operator, "", "", dict(arguments), {})
+    change = _keep if moves else functools.partial(adapt, single=single)
+    readings = operators.find_readings(call, adapt=change)
+    return readings, [] if moves else operators.find_term_readings(call, change)
 
 
 def _keep(value: Any) -> Any:

@@ -32,6 +32,7 @@ in kind. Tensors are read in blocks, so the memory that this takes beyond the te
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -49,6 +50,7 @@ _SAMPLE = 4096  # elements whose values set the edges of the bins
 _INNER = 2.0**-24  # half an ulp of float32, relative
 _SMALL, _SCALED = 2.0**-500, 500  # float64 values beyond this are scaled by a power of 2 before they are squared
 _DOUBLE = 53  # digits of float64
+_FEW_ROWS = 64
 _UNIFORM = math.sqrt(12)  # a uniform error of half a unit has this part of the unit as its standard deviation
 _LEAST = 2.3e-308  # smallest normal float64: nothing is divided by less
 
@@ -71,6 +73,7 @@ class Format(NamedTuple):
     unit: float
 
 
+@functools.lru_cache(maxsize=None)  # torch takes a microsecond for each of these facts, and every output asks
 def format_of(dtype: torch.dtype) -> Format:
     """Return the format of a floating point type; of a complex one, that of its parts.
 
@@ -222,7 +225,6 @@ class _Filter:
         dtype: Element type of the output.
 
     Attributes:
-        rms: Of the ordinary values of float64.
         nonfinite: Places where a value is NaN or infinite.
         filled: Places where a value is a mask fill.
         misplaced: Places where the two are of different kinds, such as NaN and a number.
@@ -240,12 +242,17 @@ class _Filter:
             # A mask's constant with a score added lies beyond the type's largest value until it is rounded to the type.
             rounded = [round_once(piece, dtype) for piece in _in_pieces(flat.exact)]
             self._bands = tuple(value_classes.bands_in(pieces, fills) for pieces in (_in_pieces(flat.output), rounded))
+        self._flat = flat
+
+    @functools.cached_property
+    def rms(self) -> float:
+        """Root mean square of the ordinary values of float64."""
         square, count = 0.0, 0
-        for block in flat.blocks():
+        for block in self._flat.blocks():
             exact = block.exact if self._is_plain else self._mask(block)[0].exact
             square += float(exact.dot(exact))
             count += exact.numel()  # a place that is left out counts as 0: this is a rough size, no result
-        self.rms = math.sqrt(square / count) if count else 0.0
+        return math.sqrt(square / count) if count else 0.0
 
     def clean(self, block: _Flat) -> _Flat:
         """Return a block with 0 in all three at places that are left out, and count these."""
@@ -382,8 +389,9 @@ class _Sums:
         self.count += error.numel() if block.kept is None else int(block.kept.sum())
         squares = [values.view(-1, row).square().sum(1) for values in (error, scale)]
         self.error += float(squares[0].sum())
-        self.terms += float(squares[1].sum())
-        self.exact += float(squares[1].sum()) if block.terms is None else float(block.exact.dot(block.exact))
+        size = float(squares[1].sum())
+        self.terms += size
+        self.exact += size if block.terms is None else float(block.exact.dot(block.exact))
         self.output += float(block.output.dot(block.output))
         self.product += float(error.dot(block.output))
         self.equal = self.equal and not bool(error.any())
@@ -392,11 +400,23 @@ class _Sums:
 
 def _worst_row(norms: torch.Tensor) -> float:
     """Return the largest error of a row, relative to the row or to the median row that is not zero, whichever is larger."""
+    if len(norms) <= _FEW_ROWS:
+        return _worst_of_few(norms.tolist())
     error, scale = norms[:, 0], norms[:, 1]
     filled = scale[scale > 0]
     least = torch.clamp(scale, min=float(filled.median())) if filled.numel() else scale
     ratios = torch.where(error > 0, error / least, torch.zeros_like(error))
     return finite(float(ratios.max()))
+
+
+def _worst_of_few(norms: List[List[float]]) -> float:
+    """Return what :func:`_worst_row` does: for some rows, what torch takes to begin its calls is most of the time."""
+    filled = sorted(scale for _, scale in norms if scale > 0)
+    least = filled[(len(filled) - 1) // 2] if filled else 0.0
+    # Of a NaN, no comparison holds: it stays in the scale, and an error that is one counts as 0.
+    pairs = [(error, least if scale < least else scale) for error, scale in norms if error > 0]
+    ratios = [error / scale if scale else math.inf for error, scale in pairs]
+    return finite(math.nan if any(map(math.isnan, ratios)) else max(ratios, default=0.0))
 
 
 def _in_deviations(values: torch.Tensor, exact: torch.Tensor, deviation: torch.Tensor, top: torch.Tensor) -> torch.Tensor:

@@ -88,6 +88,8 @@ def run_closest(
             # This reading does not fit the arguments; another may.
             problem = problem or "%s: %s" % (reading.name, str(error).partition("\n")[0][:160])
             continue
+        if len(readings) == 1:  # there is no other to be closer
+            return reading, outputs
         distance, tolerance = compare(outputs)
         if closest is None or distance < least:
             least, closest = distance, (reading, outputs)
