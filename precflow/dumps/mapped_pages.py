@@ -76,6 +76,7 @@ def mapping_of(values: npt.NDArray[Any]) -> mmap.mmap | None:
         if isinstance(owner, np.memmap) and owner.mode != "r":
             return None
         owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner  # an array over a mapping holds it so
     return owner if isinstance(owner, mmap.mmap) else None
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from precflow.agent import intake
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.shards import Location, Shard
-from precflow.dumps.torch_files import SavedTensor, check_saved, list_saved
+from precflow.dumps.torch_files import SavedFile, SavedTensor, check_saved, read_saved
 from precflow.errors import DumpError
 
 ENDINGS = (".pt", ".pth", ".npy", ".npz", ".safetensors")
@@ -65,7 +65,9 @@ class TensorFile:
         Raises:
             DumpError: It is damaged.
         """
-        if self.path.suffix in {".pt", ".pth", ".npz"}:
+        if self.path.suffix in {".pt", ".pth"}:
+            check_saved(self.path, _read_saved_once(self.path, *_date(self.path)).entries)
+        elif self.path.suffix == ".npz":
             check_saved(self.path)
         else:
             self.read()
@@ -87,7 +89,7 @@ class TensorFile:
             raise DumpError(f"{self.name} cannot be read: {error}") from error
 
     def _find_saved(self) -> SavedTensor:
-        tensors = _list_saved_once(self.path, *_date(self.path))
+        tensors = _read_saved_once(self.path, *_date(self.path)).tensors
         if self.member not in tensors:
             held = f"{len(tensors)} tensors in a container" if tensors else "no tensor"
             raise DumpError(f"{self.path.name} holds {held}, expected {self.member or 'one tensor'}")
@@ -129,9 +131,9 @@ def _date(path: Path) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=1 << 16)  # each file is asked for its tensors when it is opened, compared and verified
-def _list_saved_once(path: Path, size: int, time: int) -> dict[str, SavedTensor]:
+def _read_saved_once(path: Path, size: int, time: int) -> SavedFile:
     del size, time  # a file that was written anew is another one
-    return list_saved(path)
+    return read_saved(path)
 
 
 def _map_npy(path: Path) -> Array:
@@ -158,7 +160,7 @@ def list_members(path: Path) -> list[str]:
     if path.suffix == ".npy":
         return [""]
     if path.suffix in {".pt", ".pth"}:
-        return list(list_saved(path))
+        return list(read_saved(path).tensors)
     if path.suffix == ".safetensors":
         return list(_open_shard(path).index.slots)
     try:

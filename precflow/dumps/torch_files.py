@@ -7,13 +7,15 @@ notes what it was given; everything else is refused, as ``torch.load(weights_onl
 
 from __future__ import annotations
 
+import functools
 import io
 import math
+import mmap
 import os
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +26,13 @@ from precflow.agent import intake
 from precflow.agent.contract import name_keys
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.shards import Location
+from precflow.dumps.stored_zip import Entry, is_whole, list_entries
 from precflow.errors import DumpError
 
 Array = npt.NDArray[Any]
 
 _LARGEST_PICKLE = 1 << 24  # bytes of a description; that of a checkpoint with 10 000 tensors takes 2 MB
+_SMALL = 1 << 16  # bytes of a tensor that is read: to map a file takes longer
 _LOCAL_HEADER = 30  # bytes before the name of an entry in a zip archive; two lengths stand at its end
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -90,11 +94,12 @@ class SavedTensor(NamedTuple):
                 size = os.fstat(file.fileno()).st_size
                 if size < self.end:
                     raise DumpError(f"{self.path.name} is cut short: its tensor ends at byte {self.end}, the file at {size}")
-                whole = np.memmap(file, np.uint8, mode="r")
+                is_small = self.end - self.begin <= _SMALL
+                whole = _read_between(file.fileno(), self.begin, self.end) if is_small else _map(file)
         except (OSError, ValueError) as error:
             raise DumpError(f"{self.path.name} cannot be read: {error}") from error
         strides = tuple(stride * dtype.itemsize for stride in self.strides)
-        return np.ndarray(self.shape, dtype, whole, self.begin, strides)
+        return np.ndarray(self.shape, dtype, np.frombuffer(whole, np.uint8), 0 if is_small else self.begin, strides)
 
     def locate(self) -> Location | None:
         """Return where its bytes lie; ``None`` if they do not lie there in C order."""
@@ -103,20 +108,33 @@ class SavedTensor(NamedTuple):
         return Location(self.path, self.begin, self.begin + math.prod(self.shape) * NUMPY_DTYPES[self.dtype].itemsize)
 
 
-def list_saved(path: Path) -> dict[str, SavedTensor]:
-    """Return the tensors of a file by their paths in what was saved, such as ``model.fc.weight``; ``""`` for a single tensor.
+class SavedFile(NamedTuple):
+    """What is known of a file before its tensors are read.
 
-    Only the description is read.
+    Attributes:
+        tensors: By their paths in what was saved, such as ``model.fc.weight``; ``""`` for a single tensor.
+        entries: The parts of the file, with their checksums; ``None`` if it is no archive of plain form.
+    """
 
-    Args:
-        path: The file.
+    tensors: Mapping[str, SavedTensor]
+    entries: Sequence[Entry] | None
+
+
+def read_saved(path: Path) -> SavedFile:
+    """Return the tensors of a file. Only the description is read.
 
     Raises:
         DumpError: It cannot be read, was written by a torch before 1.6, or wants to run code.
     """
     try:
-        with intake.open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            plain = _read_description(path, file, archive)
+        with intake.open_regular(path) as file:
+            whole = _read_or_map(file)
+            entries: Sequence[Entry] | None = list_entries(whole)
+            plain = None if entries is None else _read_plainly(path, whole, entries)
+            if plain is None:  # zipfile reads it, or says what is wrong
+                entries = None
+                with zipfile.ZipFile(file) as archive:
+                    plain = _read_description(path, file, archive)
     except DumpError:
         raise
     except zipfile.BadZipFile as error:
@@ -126,23 +144,65 @@ def list_saved(path: Path) -> dict[str, SavedTensor]:
         ) from error
     except Exception as error:  # a damaged pickle raises anything
         raise DumpError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from error
-    return dict(_walk(plain, ""))
+    return SavedFile(dict(_walk(plain, "")), entries)
 
 
-def check_saved(path: Path) -> None:
+def check_saved(path: Path, entries: Sequence[Entry] | None = None) -> None:
     """Read every byte of a file and compare it with the checksums in it.
+
+    Args:
+        path: The file.
+        entries: Of :class:`SavedFile`, if they are known.
 
     Raises:
         DumpError: A part has another checksum than the one that it was written with.
     """
     try:
-        with intake.open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            for entry in archive.infolist():
-                with archive.open(entry) as part:
-                    while part.read(1 << 22):  # at the end of an entry, zipfile compares the checksum of what was read
-                        pass
+        with intake.open_regular(path) as file:
+            if entries is not None and _are_whole(file, entries):
+                return
+            with zipfile.ZipFile(file) as archive:
+                for entry in archive.infolist():
+                    with archive.open(entry) as part:
+                        while part.read(1 << 22):  # at the end of an entry, zipfile compares the checksum of what was read
+                            pass
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
         raise DumpError(f"{path.name} is damaged: {error}") from error
+
+
+def _are_whole(file: io.BufferedReader, entries: Sequence[Entry]) -> bool:
+    """Tell whether a file has these entries with these checksums."""
+    read = functools.partial(_read_between, file.fileno())  # not mapped: pages that were read count as memory of ours
+    return list_entries(_read_or_map(file)) == entries and all(is_whole(read, entry) for entry in entries)
+
+
+def _read_or_map(file: io.BufferedReader) -> bytes | mmap.mmap:
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size, 0) if size <= _SMALL else _map(file)
+
+
+def _map(file: io.BufferedReader) -> mmap.mmap:
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _read_between(descriptor: int, begin: int, end: int) -> bytes:
+    return os.pread(descriptor, end - begin, begin)
+
+
+def _read_plainly(path: Path, whole: bytes | mmap.mmap, entries: Sequence[Entry]) -> Any:
+    """Return what an archive of plain form describes; ``None`` if anything about it is unusual."""
+    by_name = {entry.name: entry for entry in entries}
+    described = [entry for entry in entries if entry.name.rpartition("/")[2] == "data.pkl"]
+    if len(described) != 1 or described[0].end - described[0].begin > _LARGEST_PICKLE:
+        return None
+    folder = described[0].name.removesuffix("data.pkl")
+    order = by_name.get(f"{folder}byteorder")
+    if not all(is_whole(lambda begin, end: whole[begin:end], entry) for entry in (described[0], order) if entry is not None):
+        return None
+    if order is not None and whole[order.begin : order.end] != b"little":
+        return None
+    pickled = io.BytesIO(whole[described[0].begin : described[0].end])
+    return _Description(pickled, path, lambda key: by_name[f"{folder}data/{key}"][1:3]).load()
 
 
 def _read_description(path: Path, file: io.BufferedReader, archive: zipfile.ZipFile) -> Any:

@@ -191,7 +191,9 @@ class Computation:
         self._readings: Sequence[operators.Reading]
         self._terms: Sequence[operators.Reading]
         arguments = tuple(call.arguments.items())
-        self._readings, self._terms = _find_readings(call.level, call.operator, arguments, self._moves, not _has_float64(call))
+        self._readings, self._terms = _find_readings(
+            call.level, call.operator, arguments, moves=self._moves, single=not _has_float64(call)
+        )
 
     def varied(self, call: RecordedCall, kind: str) -> Computation:
         """Return the computation of the call with another argument, read in the way that was chosen for this one."""
@@ -278,7 +280,7 @@ class Computation:
 
 @functools.lru_cache(maxsize=1024)  # a model repeats its calls, and torch is slow to ask for the parameters of its functions
 def _find_readings(
-    level: str, operator: str, arguments: Tuple[Tuple[str, str], ...], moves: bool, single: bool
+    level: str, operator: str, arguments: Tuple[Tuple[str, str], ...], *, moves: bool, single: bool
 ) -> Tuple[Sequence[operators.Reading], Sequence[operators.Reading]]:
     """Return the ways to run a call, and those to add up its absolute terms.
 

@@ -413,8 +413,8 @@ def _worst_of_few(norms: List[List[float]]) -> float:
     """Return what :func:`_worst_row` does: for some rows, what torch takes to begin its calls is most of the time."""
     filled = sorted(scale for _, scale in norms if scale > 0)
     least = filled[(len(filled) - 1) // 2] if filled else 0.0
-    # Of a NaN, no comparison holds: it stays in the scale, and an error that is one counts as 0.
-    pairs = [(error, least if scale < least else scale) for error, scale in norms if error > 0]
+    # The scale comes first, so that one that is NaN stays; an error that is NaN counts as 0.
+    pairs = [(error, max(scale, least)) for error, scale in norms if error > 0]
     ratios = [error / scale if scale else math.inf for error, scale in pairs]
     return finite(math.nan if any(map(math.isnan, ratios)) else max(ratios, default=0.0))
 
