@@ -8,12 +8,13 @@ evidence.
 from __future__ import annotations
 
 import functools
+import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template, TemplateSyntaxError, UndefinedError, meta, nodes
+from jinja2 import DictLoader, Environment, StrictUndefined, Template, TemplateSyntaxError, UndefinedError, meta, nodes
 from jinja2.environment import TemplateExpression
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
@@ -74,12 +75,21 @@ def compile_test(condition: str) -> Template:
     Args:
         condition: A condition in which :func:`check_template` finds nothing wrong.
     """
-    return _strict_sandbox().get_template("{% if (" + condition + ") %}yes{% endif %}")
+    return _load(_strict_sandbox(), "{% if (" + condition + ") %}yes{% endif %}")
 
 
 def compile_text(source: str) -> Template:
     """Return a compiled text, which is kept for the next process."""
-    return _sandbox().get_template(source)
+    return _load(_sandbox(), source)
+
+
+def _load(sandbox: Environment, source: str) -> Template:
+    name = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    _SOURCES[name] = source
+    return sandbox.get_template(name)
+
+
+_SOURCES: dict[str, str] = {}  # by a name that Jinja can write into its code
 
 
 @functools.lru_cache(maxsize=1024)  # a sweep reads the same rules at each of its runs
@@ -195,10 +205,10 @@ def _round(value: float, digits: int = 0) -> float:
 
 @functools.lru_cache(maxsize=1)
 def _sandbox() -> _Sandbox:
-    # Plain text; the report escapes what it shows. A template is found by its own text.
+    # Plain text; the report escapes what it shows.
     sandbox = _Sandbox(
         autoescape=False,
-        loader=FunctionLoader(lambda source: source),
+        loader=DictLoader(_SOURCES),
         cache_size=1024,
         bytecode_cache=TemplateCache([Path(__file__)]),
     )

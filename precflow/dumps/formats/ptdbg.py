@@ -52,15 +52,19 @@ def list_files(path: Path) -> list[tuple[Path, int, int]]:
     if path.is_file():
         return [(path, 0, 0)]
     found = []
-    for file in sorted(path.rglob("*.pkl")):
+    every = sorted(path.rglob("*.pkl"))
+    others = {file.parent for file in every if _STACK not in file.stem}
+    for file in every:
         inside = file.relative_to(path).parts[:-1]
-        if len(inside) > _DEEPEST or "stack" in file.stem:
+        # Beside another file it has the lines of the source alone; in mode `api_stack` it is the only one, and has all.
+        if len(inside) > _DEEPEST or (_STACK in file.stem and file.parent in others):
             continue
         numbers = [next((int(match[1]) for part in inside if (match := kind.fullmatch(part))), 0) for kind in (_STEP, _RANK)]
         found.append((file, numbers[0], numbers[1]))
     return sorted(found, key=lambda one: one[1:])
 
 
+_STACK = "stack"
 _DEEPEST = 4  # folders between a dump and its files: version, step, rank, process
 
 

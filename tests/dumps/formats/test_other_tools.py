@@ -149,6 +149,19 @@ def test_ptdbg_is_read_in_both_spellings(tmp_path, dots):
     assert (result.verdict, result.start) == ("misaligned", "(outside) / relu")
 
 
+def test_the_only_file_of_mode_api_stack_has_the_tensors_too(tmp_path):
+    folder = write_ptdbg(tmp_path / "a", dots=False, data=True)
+    plain = read_dump(folder)
+    beside = folder / "api_stack_api.pkl"
+    beside.write_text((folder / "api.pkl").read_text())
+    assert len(read_dump(folder).calls()) == len(plain.calls())  # beside another one it says the places alone
+    (folder / "api.pkl").unlink()
+    alone = read_dump(folder)
+    assert [record.content for call in alone.calls() for record in call.outputs] == [
+        record.content for call in plain.calls() for record in call.outputs
+    ]
+
+
 def test_without_tensors_the_largest_value_of_ptdbg_still_proves_a_difference(tmp_path):
     sides = [write_ptdbg(tmp_path / str(factor), dots=False, factor=factor) for factor in (1.0, 1.1)]
     again = shutil.copytree(sides[0], tmp_path / "again")
