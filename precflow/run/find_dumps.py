@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,12 @@ from precflow.errors import DumpError
 from precflow.run.manifest import MANIFEST_FILE, Manifest
 from precflow.run.store import Store, read_seal
 from precflow.stages.dump import GIVEN_FILE
+from precflow.stages.given_dump import list_collected
 
 RUNS = Path("runs")
 _STAGE = "dump."
+_MOST_FOLDERS = 100  # of a folder that are looked into
+_MOST_NAMED = 20  # dumps in a message
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ def find_dumps(text: str) -> list[NamedDump]:
 
     Args:
         text: A dump's folder; a stage instance in a store; a run folder, its name below ``runs/``, or a store; either of the
-            latter with ``:SIDE`` behind it for the newest dump of that side.
+            latter with ``:SIDE`` behind it for the newest dump of that side; or a folder in which dumps are collected.
 
     Raises:
         DumpError: There is no such place or no dump in it; names what is near.
@@ -66,7 +70,10 @@ def _find_dumps(text: str) -> list[NamedDump]:
     place, colon, side = text.rpartition(":")  # but a run folder's own name may have a colon, so the whole text is tried first
     run = _locate_run(text) or (_locate_run(place) if colon else None)
     if run is None:
-        raise _nothing_found_error(text)
+        collected = _list_collected(folder) if text else []
+        if not collected:
+            raise _nothing_found_error(text)
+        return collected
     names_side = bool(colon) and not _locate_run(text)
     dumps = list(_find_in_run(run, place if names_side else text))
     wanted = [dump for dump in dumps if dump.side == side] if names_side else dumps
@@ -83,7 +90,8 @@ def open_named_dump(text: str) -> Dump:
     """
     dumps = find_dumps(text)
     if len(dumps) > 1:
-        names = "".join(f"\n      {dump.name}" for dump in dumps)
+        names = "".join(f"\n      {dump.name}{dump.note and f'   {dump.note}'}" for dump in dumps[:_MOST_NAMED])
+        names += f"\n      and {len(dumps) - _MOST_NAMED} more" if len(dumps) > _MOST_NAMED else ""
         raise DumpError(f"{text} has {len(dumps)} dumps:{names}", next_step="name one of them")
     return read_dump(dumps[0].path, allow_unsealed=True)
 
@@ -107,6 +115,15 @@ def _locate_run(text: str) -> Path | None:
         if folder.is_dir() and ((folder / MANIFEST_FILE).is_file() or _list_stored(folder)):
             return folder
     return None
+
+
+def _list_collected(folder: Path) -> list[NamedDump]:
+    """Return the dumps in a folder that collects them, or in those inside of it; the newest first."""
+    if not folder.is_dir():
+        return []
+    inside = [each for each in sorted(folder.iterdir()) if each.is_dir() and os.access(each, os.R_OK | os.X_OK)]
+    found = next(filter(None, map(list_collected, [folder, *inside[:_MOST_FOLDERS]])), [])
+    return [NamedDump(str(path), "", path, "" if number else "the newest") for number, path in enumerate(found)]
 
 
 def _list_stored(folder: Path) -> list[Path]:

@@ -69,8 +69,13 @@ def choose_newest(path: Path) -> Path:
     """Return the newest dump in a folder that collects dumps; the path itself if it is a dump, or holds none."""
     if not path.is_dir() or find_format(path) is not None:
         return path
+    return next(iter(list_collected(path)), path)
+
+
+def list_collected(path: Path) -> list[Path]:
+    """Return the dumps in a folder that collects dumps, the newest first."""
     dumps = [folder for folder in path.iterdir() if folder.is_dir() and find_format(folder) is not None]
-    return max(dumps, key=_find_time, default=path)
+    return sorted(dumps, key=_find_time, reverse=True)
 
 
 def _find_time(folder: Path) -> tuple[int, str]:

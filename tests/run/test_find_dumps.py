@@ -42,6 +42,20 @@ def test_a_side_of_a_run_is_one_dump(text, tmp_path):
     assert open_named_dump(text).path == tmp_path / "dumps" / "target"
 
 
+def test_a_folder_that_holds_one_dump_is_that_dump_and_of_several_each_is_named(composed, tmp_path):
+    composed()
+    dumps = tmp_path / "dumps"
+    with pytest.raises(DumpError, match=r"dumps has 2 dumps:\n.*dumps/\w+   the newest\n.*dumps/\w+\n.*name one of them"):
+        open_named_dump(str(dumps))
+    outer = tmp_path / "site" / "monday"
+    outer.mkdir(parents=True)
+    (dumps / "reference").rename(outer / "reference")
+    assert open_named_dump(str(tmp_path / "site")).path == outer / "reference"
+    (tmp_path / "nothing" / "inside").mkdir(parents=True)
+    with pytest.raises(DumpError, match="no dump and no run"):
+        open_named_dump(str(tmp_path / "nothing"))
+
+
 def test_a_stage_instance_is_its_dump(ran, tmp_path):
     (instance,) = (ran / "store").glob("dump.reference-*")
     assert open_named_dump(str(instance)).path == tmp_path / "dumps" / "reference"
