@@ -134,6 +134,22 @@ def test_a_fault_in_a_fused_operator_is_found_and_covers_nothing_wrongly(tmp_pat
     assert (result.verdict, result.start) == ("misaligned", "net.conv1_relu")
 
 
+@pytest.mark.parametrize(("name", "text"), [("ge_proto_00009_graph_1_Build.txt", TEXT), ("net.json", as_json())])
+def test_no_flipped_byte_of_a_graph_makes_a_misaligned_pair_aligned(tmp_path, name, text):
+    there, here = write_sides(tmp_path, 1.01)
+    for file in (*there.glob("pool*"), *here.glob("*pool*")):  # what is left is wrong in the fused operator alone
+        file.unlink()
+    (here / name).write_text(text)
+    assert precflow.compare(there, here, evaluate=False).verdict == "misaligned"
+    whole = text.encode()
+    first = whole.index(b"net/conv1conv1_relu")
+    rng = np.random.default_rng(3)
+    for place in rng.choice(np.arange(first, len(whole)), 6, replace=False):
+        (here / name).write_bytes(whole[:place] + bytes([whole[place] ^ (1 << int(rng.integers(7)))]) + whole[place + 1 :])
+        with contextlib.suppress(DumpError):
+            assert precflow.compare(there, here, evaluate=False).verdict != "aligned", place
+
+
 def test_outputs_of_several_originals_go_by_their_own_names(tmp_path):
     write_operator(tmp_path, "split_all", [X], [X, X + 1])
     (tmp_path / "g.pbtxt").write_text("""graph { op { name: "split_all"
