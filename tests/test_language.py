@@ -8,14 +8,14 @@ import pytest
 import yaml
 from sentences import list_errors, read_module
 
-from precflow import language, resources
+from precflow import cli, language, resources
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rule_templates import check_template
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.environment.known_issues import load_issues
 from precflow.report import wording
 from precflow.scan.rules import load_rules as load_scan_rules
-from precflow.verbs import explain
+from precflow.verbs import explain, ls
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 PLACE = re.compile(r"{#?}")
@@ -279,3 +279,19 @@ def test_commands_of_a_chinese_page_are_those_of_the_english_one(page):
 )
 def test_an_enumeration_is_said_where_all_of_it_is_known(english, chinese):
     assert language.load("zh").translate(english) == chinese
+
+
+LISTED = "recipe site emulate capture executor standard metric rule whatif known_issue compatibility".split()
+
+
+def test_every_title_that_is_listed_is_said_in_chinese():
+    titles = {entry.title for group in LISTED for entry in ls.list_entries(group, [])}
+    assert len(titles) > 200
+    assert [text for text in sorted(titles) if SAYS.search(text) and not CHINESE.search(CATALOGUE.translate(text))] == []
+
+
+def test_no_catalogue_is_read_for_english(monkeypatch, capsys):
+    monkeypatch.setattr(language, "read_entries", None)
+    monkeypatch.setenv("PRECFLOW_LANG", "en")
+    assert cli.main(["ls", "--help"]) == cli.main(["ls"]) == 0
+    assert "usage: precflow ls" in capsys.readouterr().out
