@@ -168,9 +168,9 @@ def render(cases: list[Case]) -> str:
         ),
         "",
         (
-            "The clean UNet in float16 that is not aligned is no mistake: the converter computes the sines of the time "
-            "embedding, whose arguments go up to 500, in float16, where torch's own model keeps float32. The link `half` names "
-            "them, and says what keeping them in float32 brings: with "
+            "That the clean UNet is not aligned in float16, by either exporter, is no mistake: the converter computes sines "
+            "of the time embedding, whose arguments go up to 500, in float16, where torch's own model keeps float32. The link "
+            "`half` names them, and says what keeping them in float32 brings: with "
             "`target.conversion.keep_float32=[node_mul_1,node_cos,node_sin]` recipe `sd_unet` laid over by `onnx_conversion` "
             "is aligned in float16."
         ),
