@@ -136,8 +136,12 @@ def read_json_lines(path: Path) -> list[Any]:
     Raises:
         StoreError: The file is missing, not what was sealed, or a line is not JSON.
     """
-    lines = _text(path).split("\n")
-    return [_parse(f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line]
+    data = _bytes(path)
+    try:
+        return _PLAIN.decode_lines(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # as in `read_lines`
+        lines = _decode(path, data).split("\n")
+        return [_parse(f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line]
 
 
 def read_plain(path: Path) -> Any:
@@ -363,6 +367,7 @@ def _dump_line(value: object) -> str:
 
 
 _LINES = msgspec.json.Encoder(enc_hook=_make_plain)
+_PLAIN: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 def _replace(path: Path, texts: Iterable[str]) -> None:

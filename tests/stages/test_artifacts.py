@@ -68,6 +68,18 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     assert artifacts.read_lines(tmp_path / "m.jsonl", Measure) == [dataclasses.replace(MEASURE, share=0.5)]
 
 
+def test_plain_lines_are_read_as_python_reads_them(tmp_path):
+    plain = [{"a": 5e-324, "b": [1.7976931348623157e308, -0.0, 2**70]}, "\u00e4\U0001f600", None, {"1": {}}]
+    path = tmp_path / "lines.jsonl"
+    artifacts.write_lines(path, plain)
+    assert repr(artifacts.read_json_lines(path)) == repr(plain)
+    path.write_text('{"a": NaN}\n\n[1e400, "\\ud800"]\n')  # what Python's json reads and others do not
+    assert repr(artifacts.read_json_lines(path)) == repr([{"a": float("nan")}, [float("inf"), "\ud800"]])
+    path.write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(StoreError, match=r"lines\.jsonl:2 is damaged"):
+        artifacts.read_json_lines(path)
+
+
 def test_a_file_is_read_once_where_stages_follow_each_other(tmp_path):
     asked = []
 
