@@ -58,6 +58,13 @@ class Smaller:
         changed = {key_of(word) for word in own} | _OWN
         return [*(word for word in self.words if key_of(word) not in changed), *own]
 
+    def remove_configurations(self, recipe: str) -> None:
+        """Remove the smaller configurations of a model that the recipe that was written does not name."""
+        folder = self.folder / _CONFIGURATIONS
+        for made in folder.iterdir() if folder.is_dir() else ():  # all of it is ours: the search holds the folder's lock
+            if str(made) not in recipe:
+                shutil.rmtree(made) if made.is_dir() else made.unlink()
+
     def machine_words(self) -> list[str]:
         """Return the overrides that no recipe may have: they are typed behind the smaller recipe, too."""
         return [word for word in self.words if not self._is_of_recipe(key_of(word)) and key_of(word) not in _OWN]

@@ -230,6 +230,7 @@ def _write(reduced: Reduced) -> Reduced:
             shutil.rmtree(folder / RUN, ignore_errors=True)
         for name in (RECIPE, FACTS, PAGE, REPRO, TENSORS):  # of an earlier search
             (folder / name).unlink(missing_ok=True)
+        smaller.remove_configurations(recipe)
         if recipe:
             write_text(written, recipe)
             say(f" runs {folder / RECIPE} as it is written")

@@ -9,6 +9,7 @@ from precflow.config.composition import compose
 from precflow.config.sections.reduce_section import look_up
 from precflow.errors import ConfigError
 from precflow.run.knobs import find_knobs, write_words
+from precflow.run.smaller_runs import Smaller
 
 pytestmark = pytest.mark.usefixtures("clean")
 MODEL = "workload.model._target_=my.build"
@@ -119,6 +120,17 @@ def test_a_configuration_that_the_recipe_names_is_copied_smaller(monkeypatch, tm
         for knob in find_knobs(compose_words("+recipe=minilm", MODEL, f"workload.model.config={folder}"))
         if knob.kind == "number"
     ]
+
+
+def test_configurations_that_no_recipe_names_are_removed(tmp_path):
+    smaller = Smaller((), (), None, (), None, tmp_path, print)
+    smaller.remove_configurations("")  # none was made
+    folder = tmp_path / "configurations"
+    (folder / "model-1").mkdir(parents=True)
+    for name in ("config-1.json", "config-2.json", "model-1/config.json"):
+        (folder / name).write_text("{}", encoding="utf-8")
+    smaller.remove_configurations(f"config: {folder / 'config-2.json'}")
+    assert [path.name for path in folder.iterdir()] == ["config-2.json"]
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"num_hidden_layers": "x"}', "{}"])
