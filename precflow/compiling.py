@@ -25,7 +25,11 @@ from numba.core import config
 Compilable = TypeVar("Compilable", bound=Callable[..., Any])
 _CONFIG: Any = config
 _LOCK = threading.Lock()
-_SOURCES = ("comparison/**/*.py", "dumps/**/*.py", "agent/contract.py")  # the contract has constants of fills and checksums
+# Compiled functions, and every module that these import: constants are compiled in, such as fills and factors of checksums.
+_SOURCES = (
+    *("comparison/compiled/**/*.py", "comparison/fused/**/*.py", "dumps/compiled/**/*.py"),
+    *("dumps/digest.py", "dumps/dtypes.py", "dumps/mapped_pages.py", "agent/contract.py", "compiling.py"),
+)
 # `nogil`: threads run at the same time. `error_model`: division by 0 gives infinity or NaN as in NumPy, and no exception.
 # `_nrt`: without numba's memory management, see `compile_cached`; numba's annotations lack it.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
@@ -62,9 +66,15 @@ def fingerprint() -> str:
     """Return 16 hex digits that change whenever a source file changes from which compiled code may be built."""
     digest = hashlib.blake2b(digest_size=8)
     root = Path(__file__).parent
-    for path in sorted(path for pattern in _SOURCES for path in root.glob(pattern)):
+    for path in list_sources():
         digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def list_sources() -> list[Path]:
+    """Return the source files from which compiled code may be built."""
+    root = Path(__file__).parent
+    return sorted(path for pattern in _SOURCES for path in root.glob(pattern))
 
 
 def compile_cached(function: Compilable) -> Compilable:

@@ -1,5 +1,6 @@
 """What is compiled once is loaded by the next process, and only by the source that it was compiled from."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -71,6 +72,22 @@ def test_what_is_compiled_is_kept_in_the_folder_that_is_named(tmp_path, forked):
     assert [path.name for path in cache.iterdir()] == [f"kernel-{compiling.fingerprint()}"]
 
 
+def test_every_module_that_compiled_code_imports_is_in_its_fingerprint():
+    root = Path(compiling.__file__).parent
+    waiting = {*root.glob("comparison/compiled/*.py"), *root.glob("dumps/compiled/*.py")}
+    needed: set[Path] = set()
+    while waiting:
+        needed.add(path := waiting.pop())
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("precflow"):
+                places = [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
+                files = [root.parent / f"{place.replace('.', '/')}.py" for place in places]
+                waiting |= {file for file in files if file.is_file()} - needed
+    assert root / "dumps" / "digest.py" in needed
+    assert needed <= {*compiling.list_sources()}
+    assert root / "dumps" / "records.py" not in compiling.list_sources()  # or each change of a reader compiles everything
+
+
 def test_where_nothing_can_be_kept_it_is_compiled_each_time(tmp_path, forked):
     (tmp_path / "file").write_text("")
     nowhere = str(tmp_path / "file" / "folder")
@@ -99,6 +116,7 @@ def test_any_change_of_the_source_is_another_folder(monkeypatch, tmp_path, chang
     root = Path(compiling.__file__).parent
     for package in ("comparison", "dumps", "agent"):
         shutil.copytree(root / package, tmp_path / package)
+    shutil.copy(root / "compiling.py", tmp_path)
     before = compiling.fingerprint()
     monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compiling.py"))
     assert compiling.fingerprint() == before
