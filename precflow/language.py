@@ -180,8 +180,8 @@ class Catalogue:
 
 
 def _join(parts: list[str], said: list[str | None], between: str) -> str:
-    """Join sentences; behind one that stayed English there is a space."""
-    texts = [part + " " if one is None else one for part, one in zip(parts, said, strict=True)]
+    """Join sentences; behind one that is English at its end there is a space."""
+    texts = [part + " " if one is None else one + " " * one[-1:].isascii() for part, one in zip(parts, said, strict=True)]
     return between.join(texts).strip()
 
 
