@@ -14,7 +14,8 @@ from precflow.agent import intake, redaction
 from precflow.config.documents import Document, display_path
 from precflow.config.search_path import DATA_GROUPS, GROUPS, describe_not_found, find, list_folders
 from precflow.config.suggestions import did_you_mean
-from precflow.errors import ConfigError, StoreError
+from precflow.errors import ConfigError, PrecflowError, StoreError
+from precflow.language import ENGLISH, speaking, spoken
 from precflow.streams import printable
 from precflow.verbs import Verb, make_parser, print_json, write
 
@@ -99,10 +100,28 @@ def _show_rule(words: Sequence[str], config_dirs: Sequence[Path], *, as_json: bo
     if as_json:
         print_json({**rule_pages.describe_rule(rule, summary), "file": display_path(files[0]), "findings": findings})
     elif findings:
-        write("\n\n".join(map(_format_finding, findings)))
+        with speaking(spoken(), _collect_translations(Path(words[1]))):
+            write("\n\n".join(map(_format_finding, findings)))
     else:
         write(rule_pages.render_page(rule, summary).rstrip())
     return 0
+
+
+def _collect_translations(run: Path) -> dict[str, str]:
+    """Return what the texts of a run's findings are in the language of the screen: its model has them, its result has not."""
+    if spoken() == ENGLISH:
+        return {}
+    from precflow.diagnosis.findings import collect_translations
+    from precflow.run.find_runs import find_run
+    from precflow.stages.report import read_model
+
+    try:
+        sealed = find_run(str(run)).find_instances().get("report")
+        findings = () if sealed is None else read_model(sealed.folder).findings
+    except PrecflowError:  # a result that was copied from elsewhere is shown as it is
+        return {}
+    said = collect_translations(findings, spoken())
+    return said | {one.claim: one.claim.replace(one.title, said[one.title]) for one in findings if one.title in said}
 
 
 def _read_findings(run: Path, identifier: str) -> list[dict[str, Any]]:
