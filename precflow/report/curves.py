@@ -11,9 +11,9 @@ from precflow.curves.deviations import Deviations
 from precflow.curves.growth import FEWEST, Growth
 from precflow.curves.outcome import CurveOutcome, Point
 
-WIDTH, HEIGHT, LOWER = 1000, 300, 190  # of the two pictures of a curve, in units of the SVG
+WIDTH, HEIGHT, LOWER = 1000, 312, 202  # of the two pictures of a curve, in units of the SVG
 HALF = 600  # width of each where two curves stand side by side
-_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 26, 14, 30  # margins
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 26, 14, 42  # margins
 _TICKS = 5
 _DASH = 3.0  # half the length of the mark of a point that has no neighbours
 _FEWEST_DECADES = 2
@@ -44,6 +44,7 @@ class Picture:
         parted: Place along the steps at which the longest stretch begins in which they are apart; ``None`` without one.
         stretch: In which steps they are apart, in words; ``""`` if they are not.
         summary: The picture in one sentence, for those who cannot see it.
+        title: Of the axis of values: the name of the curve.
         width: Of both pictures.
     """
 
@@ -59,6 +60,7 @@ class Picture:
     parted: float | None
     stretch: str
     summary: str
+    title: str
     width: int = WIDTH
 
 
@@ -183,6 +185,7 @@ def draw_curve(one: CurveOutcome, axes: Axes | None = None, width: int = WIDTH) 
         parted=across(one.found.apart_from) if one.found.apart_from >= 0 else None,
         stretch=describe_stretch(one.found),
         summary=f"{one.name} of both sides: {describe_curve(one)}. Growth of the difference: {describe_growth(one.growth)}.",
+        title=one.name,
         width=width,
     )
 

@@ -50,7 +50,18 @@ STYLES = (
     "training.css",
     "print.css",
 )
-SCRIPTS = ("columns.js", "format.js", "page.js", "records.js", "chart.js", "table.js", "tree.js", "detail.js", "start.js")
+SCRIPTS = (
+    "columns.js",
+    "format.js",
+    "page.js",
+    "records.js",
+    "chart.js",
+    "table.js",
+    "tree.js",
+    "detail.js",
+    "curves.js",
+    "start.js",
+)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow import language
+from precflow.comparison.detail.as_json import plain
+from precflow.curves.outcome import CurveOutcome
 from precflow.metrics import METRICS
 from precflow.report import chart, highlights, tree, wording
 from precflow.report.model import ReportModel, Row
@@ -193,6 +195,7 @@ def _build_head(model: ReportModel) -> dict[str, Any]:
                 for name, spans in (("groups", picture.groups), ("steps", picture.steps), ("phases", picture.phases))
             },
         },
+        "curves": [_describe_curve(one) for one in model.curves],
         "symbols": dict(wording.STATUS_SYMBOLS),
         "meanings": dict(wording.STATUS_MEANINGS),
         "colours": dict(wording.STATUS_COLOURS),
@@ -200,6 +203,18 @@ def _build_head(model: ReportModel) -> dict[str, Any]:
         "severity": list(highlights.SEVERITY),
         "atLeast": sorted(name for name, metric in METRICS.items() if metric.at_least),
         **({"words": _list_words(model)} if model.language != language.ENGLISH else {}),
+    }
+
+
+def _describe_curve(one: CurveOutcome) -> dict[str, Any]:
+    """Return what the script draws of a curve; NaN and infinity are words."""
+    sides = {side: plain([getattr(point, side) for point in one.points]) for side in ("reference", "target")}
+    return {
+        "name": wording.printable(one.name),
+        "steps": [point.step for point in one.points],
+        **sides,
+        "limit": plain(one.limits.get("max_abs_error")),
+        "parted": one.found.apart_from if one.found.apart_from >= 0 else None,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from precflow import numbers
 from precflow.comparison.detail.axis_patterns import format_percent
 from precflow.comparison.detail.description import Description
 from precflow.comparison.detail.detail import Detail, Element
+from precflow.comparison.detail.heat_map import HeatMap
+from precflow.comparison.detail.quantiles import ErrorQuantiles
 from precflow.comparison.detail.record import RecordDetail
 from precflow.report import wording
 from precflow.report.model import ReportModel, Row
@@ -21,6 +24,9 @@ from precflow.report.screens.two_records import compare_facts, describe_median
 MOST_BYTES = 300_000  # of all records together; a page is sent by mail
 WIDTH, HEIGHT = 360, 72  # of a picture, in its own coordinates; the page scales it
 _TEMPLATE = "html/record_detail.j2"
+QUANTILES = 200  # width and height of the picture of quantiles
+HEAT_LEVELS = 6
+_ATTENTION = re.compile("att(ention|n)", re.IGNORECASE)
 _LARGEST_SHARES = 3  # positions of an axis that are named below its picture
 _BAR_WIDTH = 0.9  # of the room that a bar has, so that bars stand apart
 
@@ -53,6 +59,27 @@ class AxisView:
 
 
 @dataclass(frozen=True)
+class HeatView:
+    """The squared error over two axes as SVG, a unit square for each cell.
+
+    Attributes:
+        rows: Cells downwards.
+        columns: Cells to the right.
+        paths: Level of the error, 1 to ``HEAT_LEVELS`` -> its cells; those without a level are not drawn.
+        down: What goes downwards, in words.
+        right: What goes to the right.
+        summary: The picture in one sentence.
+    """
+
+    rows: int
+    columns: int
+    paths: Mapping[int, str]
+    down: str
+    right: str
+    summary: str
+
+
+@dataclass(frozen=True)
 class DetailView:
     """One record in full, as the template needs it.
 
@@ -66,6 +93,8 @@ class DetailView:
         errors: Histogram of ``|error|``.
         ulps: Histogram of distances in units in the last place, ``None`` of integers.
         axes: Where along each axis the squared error is.
+        heat: The squared error over two axes.
+        quantiles: Errors against those of one rounding, both on the same logarithmic scale.
         tables: Titles of tables of elements -> elements.
     """
 
@@ -78,6 +107,8 @@ class DetailView:
     errors: Picture | None = None
     ulps: Picture | None = None
     axes: tuple[AxisView, ...] = ()
+    heat: HeatView | None = None
+    quantiles: Picture | None = None
     tables: Mapping[str, Sequence[Element]] | None = None
 
 
@@ -133,6 +164,8 @@ def view_detail(index: int, row: Row, of: RecordDetail) -> DetailView:
         errors=_picture_errors(detail),
         ulps=_picture_ulps(detail),
         axes=tuple(views),
+        heat=_picture_heat(detail.heat, row) if detail.heat else None,
+        quantiles=_picture_quantiles(detail.quantiles) if detail.quantiles else None,
         tables={title: elements for title, elements in titles.items() if elements},
     )
 
@@ -162,6 +195,77 @@ def _picture_ulps(detail: Detail) -> Picture | None:
     path = draw_bars([count for _, _, count in detail.ulps])
     summary = f"units in the last place, classes that double in width; median {describe_median(detail)}"
     return Picture((path,), "0", numbers.count(detail.ulps[-1][1]), summary)
+
+
+def _picture_heat(heat: HeatMap, row: Row) -> HeatView:
+    """Return the picture: the darker a cell, the larger the mean squared error of its positions."""
+    (down, right), (rows, columns) = heat.sizes, (len(heat.shares), len(heat.shares[0]))
+    means = {
+        (line, column): share / (_count_stretch(line, rows, down) * _count_stretch(column, columns, right))
+        for line, shares in enumerate(heat.shares)
+        for column, share in enumerate(shares)
+    }
+    worst = max(means, key=lambda cell: means[cell])
+    cells: dict[int, list[str]] = {}
+    for (line, column), mean in means.items():
+        level = math.ceil(HEAT_LEVELS * mean / means[worst] - 0.5)  # a twelfth of the largest is nearly nothing
+        if level > 0:
+            cells.setdefault(level, []).append(f"M{column} {line}h1v1h-1z")
+    names = _name_axes(heat, row)
+    texts = [f"{name}, {numbers.count(size)} positions" for name, size in zip(names, heat.sizes, strict=True)]
+    places = _name_stretch(worst[0], rows, down), _name_stretch(worst[1], columns, right)
+    at = " and ".join(f"{name} {place}" for name, place in zip(names, places, strict=True))
+    summary = f"squared error over two axes, largest at {at}: {format_percent(heat.shares[worst[0]][worst[1]])}"
+    paths = {level: "".join(cells[level]) for level in sorted(cells)}
+    return HeatView(rows, columns, paths, texts[0], texts[1], summary)
+
+
+def _name_axes(heat: HeatMap, row: Row) -> tuple[str, str]:
+    """Return what two axes are called; those of attention's four are heads and tokens."""
+    attention = _ATTENTION.search(row.measure.module.rpartition(".")[2]) or "attention" in row.measure.operator
+    if attention and len(row.measure.reference_shape) == len(("batch", "head", "token", "width")):
+        return f"head (axis {heat.axes[0]})", f"token (axis {heat.axes[1]})"
+    return f"axis {heat.axes[0]}", f"axis {heat.axes[1]}"
+
+
+def _name_stretch(cell: int, cells: int, size: int) -> str:
+    """Return the positions that a cell stands for.
+
+    >>> _name_stretch(3, 12, 12), _name_stretch(1, 16, 77)
+    ('3', '5 to 9')
+    """
+    first = -(-cell * size // cells)
+    last = first + _count_stretch(cell, cells, size) - 1
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _count_stretch(cell: int, cells: int, size: int) -> int:
+    """Return how many positions a cell stands for."""
+    return -(-(cell + 1) * size // cells) + (-cell * size // cells)
+
+
+def _picture_quantiles(of: ErrorQuantiles) -> Picture | None:
+    pairs = [(own, found) for own, found in zip(of.own, of.found, strict=True) if own > 0 and found > 0]
+    if not pairs:
+        return None
+    low, high = (ends(math.log10(size) for pair in pairs for size in pair) for ends in (min, max))
+    room = max((high - low) * 0.05, 0.1)  # a point at an end would be half outside
+    low, high = low - room, high + room
+
+    def place(size: float) -> float:
+        return (math.log10(size) - low) / (high - low)
+
+    points = "".join(
+        f"M{_coordinate(QUANTILES * place(own) - 2)} {_coordinate(QUANTILES * (1 - place(found)) - 2)}h4v4h-4z"
+        for own, found in pairs
+    )
+    summary = f"half of the errors are above {numbers.number(of.median_found)}"
+    if of.median_own:
+        summary += f", {numbers.number(of.median_found / of.median_own)} times those of one rounding"
+    summary += f"; the largest is {numbers.number(of.found[-1])}"
+    if of.own[-1]:
+        summary += f", {numbers.number(of.found[-1] / of.own[-1])} times"
+    return Picture((f"M0 {QUANTILES}L{QUANTILES} 0", points), numbers.number(10**low), numbers.number(10**high), summary)
 
 
 def draw_outline(counts: Sequence[float], largest: float = 0.0, *, logarithmic: bool = True) -> str:

@@ -7,6 +7,7 @@ if (hasRecords) {
   drawDetail();
   drawChart();
 }
+drawCurves();
 for (const choice of document.querySelectorAll(".languages a")) {
   if (document.documentElement.lang === choice.lang) choice.setAttribute("aria-current", "true");
   choice.addEventListener("click", (event) => {
@@ -22,7 +23,5 @@ for (const button of document.querySelectorAll("button.copy")) {
     setTimeout(() => { button.textContent = translate("Copy"); }, 1500);
   });
 }
-if (hasRecords) {
-  addEventListener("hashchange", () => { view = readView(); tell(); });
-  tell();
-}
+addEventListener("hashchange", () => { view = readView(); tell(); });
+tell();

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from precflow.comparison.detail.boxes import Box
+from precflow.comparison.detail.heat_map import HeatSums
 from precflow.comparison.fused.value_classes import Floats
 
 MOST_GROUPS = 1 << 16  # sums along one axis; on longer axes neighbouring positions share one, so that memory stays bounded
@@ -44,9 +45,11 @@ class AxisSums:
         self.sizes = shape or (1,)
         self.steps = tuple(max(1, -(-size // MOST_GROUPS)) for size in self.sizes)
         self.sums = [np.zeros(-(-size // step)) for size, step in zip(self.sizes, self.steps, strict=True)]
+        self.heat = HeatSums(shape)
 
     def add(self, box: Box, squares: Floats) -> None:
         """Add the squared errors of a box, which are given flat."""
+        self.heat.add(box, squares)
         table = squares.reshape(box.shape)
         for axis, place in enumerate(box.outer):
             self.sums[axis][place // self.steps[axis]] += squares.sum()
@@ -59,6 +62,7 @@ class AxisSums:
     def merge(self, other: AxisSums) -> None:
         """Add the sums of another part of the same tensor."""
         self.sums = [mine + theirs for mine, theirs in zip(self.sums, other.sums, strict=True)]
+        self.heat.merge(other.heat)
 
     def axes(self) -> tuple[Axis, ...]:
         """Return the squared error along each axis."""

@@ -17,6 +17,8 @@ from precflow.comparison.detail.axis_patterns import AxisPattern, describe_patte
 from precflow.comparison.detail.boxes import BLOCK, Box, cut_boxes, unravel
 from precflow.comparison.detail.description import Description, as_scalar, describe
 from precflow.comparison.detail.errors import Errors, measure_box, measure_differences, measure_equal_block
+from precflow.comparison.detail.heat_map import HeatMap
+from precflow.comparison.detail.quantiles import ErrorQuantiles, compare_quantiles
 from precflow.comparison.formulas import measure_all
 from precflow.comparison.fused.summarize import PairOfTensors, summarize
 from precflow.comparison.fused.summary import Summary
@@ -65,6 +67,8 @@ class Detail:
         axes: How the squared error is distributed along each axis; for complex tensors the last axis is real and imaginary.
         places: Patterns of the error along the axes.
         where: These patterns as one sentence.
+        heat: The squared error over two axes at once; ``None`` where there are none, and without any error.
+        quantiles: Sizes of errors against those of one rounding; ``None`` of integers, and without any error.
     """
 
     reference: Description
@@ -83,6 +87,8 @@ class Detail:
     axes: tuple[Axis, ...]
     places: tuple[AxisPattern, ...]
     where: str
+    heat: HeatMap | None = None
+    quantiles: ErrorQuantiles | None = None
 
 
 def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: int = 0, block: int = BLOCK) -> Detail:
@@ -121,6 +127,8 @@ def examine(reference: npt.NDArray[Any], target: npt.NDArray[Any], *, threads: i
         axes=sums.axes(),
         places=patterns,
         where=_describe_where(patterns, summary, errors, sums.sizes),
+        heat=sums.heat.draw(),
+        quantiles=compare_quantiles(reference, target),
     )
 
 

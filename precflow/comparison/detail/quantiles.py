@@ -1,0 +1,71 @@
+"""Quantiles of the errors of a pair of tensors against those of one rounding of the reference's own values.
+
+Where both agree, the difference is what storing the reference's values costs; a straight line above is the same kind of error
+several times, and a bend at the end is a few elements with an error of another kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precflow.comparison.detail.description import as_reals
+from precflow.comparison.fused.kernel import pair_facts
+from precflow.comparison.fused.value_classes import widen
+
+MOST = 1 << 16  # elements that are looked at, at equal distances
+SHARES = (*np.linspace(0.02, 0.98, 33).round(4).tolist(), 0.99, 0.999, 1.0)  # 0.5 is one of them
+_GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly: roundings without a random number
+
+
+@dataclass(frozen=True)
+class ErrorQuantiles:
+    """Sizes of errors that a share of the elements does not exceed.
+
+    Attributes:
+        shares: The shares, ascending.
+        own: ``|error|`` of one rounding of the reference's values to the less precise type of the two.
+        found: ``|target - reference|``.
+        elements: Number of elements that were looked at.
+    """
+
+    shares: tuple[float, ...]
+    own: tuple[float, ...]
+    found: tuple[float, ...]
+    elements: int
+
+    @property
+    def median_own(self) -> float:
+        """Half of the roundings are smaller."""
+        return self.own[self.shares.index(0.5)]
+
+    @property
+    def median_found(self) -> float:
+        """Half of the errors are smaller."""
+        return self.found[self.shares.index(0.5)]
+
+
+def compare_quantiles(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> ErrorQuantiles | None:
+    """Return the quantiles of a pair; ``None`` for integers, and where no finite element is left or nothing differs."""
+    y, x = as_reals(reference), as_reals(target)
+    if y.dtype.kind in "iub" or x.dtype.kind in "iub":
+        return None
+    step = max(1, -(-y.size // MOST))
+    facts = pair_facts(y.dtype.name, x.dtype.name)
+    digits = min(facts.reference.digits, facts.target.digits)
+    left, right = widen(y[::step]), widen(x[::step])
+    usable = np.isfinite(left) & np.isfinite(right)
+    left, right = left[usable], right[usable]
+    if not left.size:
+        return None
+    found = np.abs(right - left)
+    if not found.any():
+        return None
+    # A number from 2^e to 2^(e + 1) is off by up to 2^(e - digits) once it is rounded; frexp's exponent is e + 1.
+    half = np.ldexp(1.0, np.frexp(left)[1] - 1 - digits)
+    own = half * (np.arange(left.size) * _GOLDEN % 1.0)
+    sizes = [tuple(float(size) for size in np.quantile(errors, SHARES)) for errors in (own, found)]
+    return ErrorQuantiles(SHARES, sizes[0], sizes[1], int(left.size))
