@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from precflow import numbers
@@ -95,17 +95,40 @@ def choose_groups(rows: Sequence[Row]) -> tuple[tuple[str, int], ...]:
         if len(deeper) > MOST_GROUPS and len(starts) >= ENOUGH_GROUPS:
             break
         starts = deeper
-    return tuple(starts[:: -(-len(starts) // MOST_SPANS)]) if starts else ()
+    named = _name_parts(starts)
+    return tuple(named[:: -(-len(named) // MOST_SPANS)]) if named else ()
 
 
-def _find_starts(paths: Sequence[Sequence[str]], depth: int) -> list[tuple[str, int]]:
+def _name_parts(starts: Sequence[tuple[tuple[str, ...], int]]) -> list[tuple[str, int]]:
+    """Return parts of the model by the ends of their paths, as long as it takes to tell them apart.
+
+    >>> _name_parts([(("encoder", "layers.0"), 0), (("decoder", "layers.0"), 7), (("decoder", "norm"), 9)])
+    [('encoder.layers.0', 0), ('decoder.layers.0', 7), ('norm', 9)]
+    """
+    alike: dict[str, set[tuple[str, ...]]] = {}
+    for path, _ in starts:
+        alike.setdefault(path[-1], set()).add(path)
+    name_of = {}
+    for paths in alike.values():
+        for path in paths:
+            others = paths - {path}
+            length = next(size for size in range(1, len(path) + 1) if size == len(path) or _ends_alone(path, size, others))
+            name_of[path] = ".".join(path[-length:])
+    return [(name_of[path], index) for path, index in starts]
+
+
+def _ends_alone(path: tuple[str, ...], size: int, others: Iterable[tuple[str, ...]]) -> bool:
+    return all(other[-size:] != path[-size:] for other in others)
+
+
+def _find_starts(paths: Sequence[Sequence[str]], depth: int) -> list[tuple[tuple[str, ...], int]]:
     """Return where the part of the model at this depth changes; a row of a module above this depth starts no new part."""
-    runs: list[tuple[str, int]] = []
+    runs: list[tuple[tuple[str, ...], int]] = []
     previous: Sequence[str] = ()
     for index, path in enumerate(paths):
         part = path[:depth]
         if part and part != previous and not (len(part) < depth and list(previous[: len(part)]) == list(part)):
-            runs.append((part[-1], index))
+            runs.append((tuple(part), index))
             previous = part
     return runs
 

@@ -82,6 +82,7 @@ def _sum_up(by: str, name: str, rows: Sequence[Row]) -> GroupRow:
         worst=None if worst is None else worst[0],
         median=statistics.median(ratio for ratio, _ in ratios) if ratios else None,
         record="" if worst is None else worst[1].measure.name,
+        metric="" if worst is None else worst[1].judged.metric,
     )
 
 

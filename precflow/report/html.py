@@ -16,6 +16,7 @@ from precflow.diagnosis.training.phases import describe_phases
 from precflow.judgement.verdicts import MISALIGNED_STATUSES
 from precflow.report import (
     chart,
+    copies,
     curves,
     groups,
     highlights,
@@ -24,6 +25,7 @@ from precflow.report import (
     task_metrics,
     terminal,
     training,
+    tree,
     wording,
 )
 from precflow.report.model import ReportModel
@@ -38,6 +40,7 @@ FIRST_ROWS = 50  # rows written into the page, for print and without JavaScript;
 MOST_BYTES = 3_000_000  # of a page, so that it can be mailed; what is said comes before the records
 LEAST_DATA = 100_000  # bytes of records, however much is said
 GOLDEN = 20  # records
+MOST_ONE_SIDED = 60  # modules that only one side has
 GROUPS = 8  # of a kind: modules, operators...
 STYLES = (
     "base.css",
@@ -128,6 +131,9 @@ def _render_english(model: ReportModel, room: int) -> tuple[str, int]:
         headline=describe_verdict(model),
         changed=wording.describe_changed(verdict),
         emulated=wording.EMULATED,
+        copies=[(copies.write_finding(one), copies.write_prompt(model, one)) for one in model.findings],
+        one_sided=tree.find_one_sided(model.rows, MOST_ONE_SIDED),
+        operators=sorted(model.operators, key=lambda row: (-row.faults, not row.is_worse, -row.in_run)),
         unpaired=highlights.count_unpaired(model),
         roles=highlights.count_roles(model),
         closest=highlights.find_closest_row(page),

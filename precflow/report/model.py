@@ -73,6 +73,7 @@ class GroupRow:
             none has a limit.
         median: Median of these shares; ``None`` if none has a limit.
         record: Name of the record with the largest.
+        metric: The metric of that share; ``""`` where no number says it.
     """
 
     by: str
@@ -83,6 +84,7 @@ class GroupRow:
     worst: float | None
     median: float | None
     record: str
+    metric: str = ""
 
 
 @dataclass(frozen=True)

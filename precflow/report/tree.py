@@ -12,6 +12,8 @@ from precflow.report.highlights import find_worst_status, is_judged
 from precflow.report.model import Row
 from precflow.report.wording import printable
 
+_DEEPEST = 64  # modules around each other; those deeper inside count as the last of these
+_ONE_SIDED = frozenset({"unpaired_reference", "unpaired_target"})
 _CALL = re.compile(r"~\d+$")
 
 
@@ -74,6 +76,59 @@ def build_tree(rows: Iterable[Row]) -> ModuleNode:
         outer.statuses.update(inner.statuses)
         outer.introduces += inner.introduces
     return root
+
+
+@dataclass(frozen=True)
+class ModuleOfSides:
+    """A line of both trees beside each other: a module that one side lacks, or one around such.
+
+    Attributes:
+        name: Last part of the module's path.
+        depth: How many modules are around it.
+        reference: Records of the reference here and below.
+        target: Records of the target here and below.
+        inside: Modules inside that are not listed, because the side that lacks it lacks them too.
+    """
+
+    name: str
+    depth: int
+    reference: int
+    target: int
+    inside: int = 0
+
+
+def find_one_sided(rows: Iterable[Row], most: int) -> tuple[list[ModuleOfSides], int]:
+    """Return the lines of both trees down to the modules that only one side has, and how many of these are left out.
+
+    Args:
+        rows: Every record.
+        most: Lines at most.
+    """
+    joins = Counter((row.measure.module, row.measure.join) for row in rows)
+    if not any(join in _ONE_SIDED for _, join in joins):
+        return [], 0
+    counts: dict[tuple[str, ...], list[int]] = {}
+    for (module, join), records in joins.items():
+        path = split_path(module)[:_DEEPEST]
+        for depth in range(len(path) + 1):
+            found = counts.setdefault(tuple(path[:depth]), [0, 0])
+            found[0] += records * (join != "unpaired_target")
+            found[1] += records * (join != "unpaired_reference")
+    missing = {path for path, found in counts.items() if path and 0 in found}
+    outermost = {path for path in missing if path[:-1] not in missing}
+    wanted = {path[:depth] for path in outermost for depth in range(1, len(path) + 1)}
+    lines = [
+        ModuleOfSides(
+            path[-1],
+            len(path) - 1,
+            counts[path][0],
+            counts[path][1],
+            sum(other[: len(path)] == path for other in missing) - 1 if path in outermost else 0,
+        )
+        for path in counts  # a module comes before those inside it, in order of the network
+        if path in wanted
+    ]
+    return lines[:most], max(0, len(lines) - most)
 
 
 def split_path(module: str) -> list[str]:

@@ -4,7 +4,7 @@ const drawCurves = () => {
   const margin = { left: 76, right: 26, top: 14, bottom: 42 };
   const heights = { upper: 300, lower: 200 };
   const svg = (name, attributes, ...children) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+    const made = document.createElementNS(find("svg").namespaceURI, name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
     made.append(...children);
     return made;

@@ -9,7 +9,7 @@ const drawDetail = () => {
   const sides = (row) => {
     const line = (title, reference, target) => {
       const same = reference === target;
-      return element("tr", { class: same ? null : "differs" }, head(title), cell(reference || "–"), cell(target || "–"), element("td", { class: "same" }, same ? "same" : "≠ differs"));
+      return element("tr", { class: same ? "same" : "differs" }, head(title), cell(reference || "–"), cell(target || "–"), element("td", { class: "same" }, same ? "same" : "≠ differs"));
     };
     return table(["", "reference", "target", ""], [
       line("shape", word("referenceShape", row), word("targetShape", row)),
@@ -25,7 +25,8 @@ const drawDetail = () => {
     const lines = Object.keys(data.metrics).filter((name) => (metric(name, row) ?? null) !== null).map((name) =>
       element("tr", { class: name === decides ? "deciding" : null }, head(name), element("td", { class: "figure" }, number(metric(name, row)))));
     if (!lines.length) return [element("p", { class: "soft" }, "No metric can be had for this record.")];
-    return [...(decides ? [element("p", {}, limit())] : []), table(["metric", "value"], lines)];
+    const more = levels[row] < 2 ? [element("p", { class: "soft" }, "This page has no room for the other metrics of this record; result.csv of the run has them.")] : [];
+    return [...(decides ? [element("p", {}, limit())] : []), table(["metric", "value"], lines), ...more];
   };
 
   const meaning = (row) => {
@@ -64,6 +65,7 @@ const drawDetail = () => {
     const steps = element("div", { class: "steps" },
       element("button", { type: "button", class: "back", disabled: place <= 0, onclick: () => step(-1) }, "Previous"),
       element("button", { type: "button", class: "on", disabled: place < 0 || place >= listed.length - 1, onclick: () => step(1) }, "Next"),
+      element("button", { type: "button", class: "link", onclick: async (event) => { await copyText(location.href); event.target.textContent = translate("Copied"); } }, "Copy link"),
       element("button", { type: "button", class: "close", onclick: () => dialog.close() }, "Close"));
     const when = [word("phase", row), "order " + figure("order", row)].join(" · ");
     const focused = document.activeElement?.className; // stepping on replaces the very button that was pressed

@@ -4,6 +4,7 @@ const count = (value) => String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, "
 const INFINITY = 1e300; // stands for infinity in the files of stages, because JSON has none
 
 const number = (value) => {
+  if (value === undefined) return "…"; // there is one, and no room for it on the page
   if (value === null) return "–";
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value) || Math.abs(value) === INFINITY) return value > 0 ? "infinity" : "-infinity";

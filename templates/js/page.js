@@ -53,14 +53,14 @@ const element = (name, attributes = {}, ...children) => {
 };
 
 // #lang=zh&record=17&module=encoder.layers.0&status=fail&find=softmax&from=10&to=90&sort=ratio&down=1&page=2, and of curves
-// begin=100&end=200
+// begin=100&end=200, of everything only=1; or the id of a finding, #finding-2
 const readView = () => {
   const address = new URLSearchParams(location.hash.slice(1));
   const whole = (key) => (/^\d+$/.test(address.get(key) ?? "") ? Number(address.get(key)) : null);
   const text = (key) => address.get(key) ?? "";
   return {
     lang: text("lang"), record: whole("record"), module: text("module"), status: text("status"), find: text("find"),
-    from: whole("from"), to: whole("to"), begin: whole("begin"), end: whole("end"), sort: text("sort") || "worst", down: text("down") === "1", page: whole("page") ?? 0,
+    from: whole("from"), to: whole("to"), begin: whole("begin"), end: whole("end"), only: text("only") === "1", sort: text("sort") || "worst", down: text("down") === "1", page: whole("page") ?? 0,
   };
 };
 

@@ -33,6 +33,7 @@ const matching = (view) => {
   };
   if (data.severity.includes(view.status)) ofEntries("status", (status) => status === view.status);
   else if (view.status !== "") ofEntries("role", (role) => role === view.status);
+  if (view.only) ofEntries("status", (status) => ["bad", "doubt", "known"].includes(kinds[status]));
   if (view.module !== "") ofEntries("module", (module) => inside(module, view.module));
   if (view.from !== null) tests.push((row) => row >= view.from);
   if (view.to !== null) tests.push((row) => row <= view.to);

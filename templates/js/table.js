@@ -52,13 +52,14 @@ const drawTable = () => {
     const drop = (changes, text) => element("button", { type: "button", title: text, onclick: () => look({ ...changes, page: 0 }) }, `${shortened(text, 60)} ✕`);
     const parts = [];
     if (view.module) parts.push(drop({ module: "" }, "module " + view.module));
+    if (view.only) parts.push(drop({ only: false }, "only differences"));
     if (view.from !== null) parts.push(drop({ from: null, to: null }, `records ${count(view.from)} to ${count(view.to ?? size)} of the picture`));
     find("#active").replaceChildren(...parts);
   };
 
   let last = "";
   watch(() => {
-    const wanted = JSON.stringify([view.status, view.module, view.find, view.from, view.to, view.sort, view.down]);
+    const wanted = JSON.stringify([view.only, view.status, view.module, view.find, view.from, view.to, view.sort, view.down]);
     if (wanted !== last) listed = chosen(view);
     const place = listed.indexOf(view.record);
     const pages = Math.max(1, Math.ceil(listed.length / pageSize));

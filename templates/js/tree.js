@@ -27,7 +27,7 @@ const drawTree = () => {
     const kind = starts ? "bad" : kinds[worst];
     const dot = element("span", { class: "dot " + kind, title: starts ? "the error starts here" : words(worst) }, starts ? "✗" : data.symbols[worst] === "✗" ? "○" : data.symbols[worst]);
     const sum = element("span", { class: "sum " + (wrong ? kind : "soft"), title: `${wrong} of ${judged} records are wrong or missing` }, wrong && judged < 1000 ? `${wrong}/${judged}` : count(wrong || judged));
-    const row = element("div", { class: "node", "data-depth": depth }, node.twist, dot, node.label, sum);
+    const row = element("div", { class: wrong || depth === 0 ? "node" : "node same", "data-depth": depth }, node.twist, dot, node.label, sum);
     row.style.paddingLeft = 12 * Math.min(depth, 24) + "px";
     turn(node);
     press(node);

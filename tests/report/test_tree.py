@@ -1,3 +1,5 @@
+import dataclasses
+
 from precflow.report import tree
 
 
@@ -66,3 +68,30 @@ def test_modules_of_the_page_stand_in_front_of_what_is_inside_them(misaligned):
 def test_plain_nodes_hold_no_control_character(nasty):
     assert "\x1b" not in repr(tree.flatten_tree(tree.build_tree(nasty.rows)))
     assert "\\x1b" in repr(tree.flatten_tree(tree.build_tree(nasty.rows)))
+
+
+def test_modules_of_one_side_stand_beside_those_around_them(aligned):
+    rows = list(aligned.rows)
+    for number, (module, join) in enumerate(
+        [("encoder.extra", "unpaired_target"), ("encoder.extra.inner", "unpaired_target"), ("pooler", "unpaired_reference")]
+    ):
+        measure = dataclasses.replace(rows[number].measure, module=module, join=join)
+        rows.append(dataclasses.replace(rows[number], measure=measure))
+    lines, hidden = tree.find_one_sided(rows, 60)
+    assert hidden == 0
+    assert [(line.name, line.depth, line.inside) for line in lines] == [
+        ("encoder", 0, 0),
+        ("extra", 1, 1),
+        ("pooler", 0, 0),
+    ]
+    encoder, extra, pooler = lines
+    assert encoder.target == encoder.reference + 2
+    assert (extra.reference, extra.target, pooler.reference, pooler.target) == (0, 2, 1, 0)
+    assert tree.find_one_sided(rows, 1)[1] == 2
+    assert tree.find_one_sided(aligned.rows, 60) == ([], 0)
+
+
+def test_a_record_of_one_side_in_a_module_of_both_lists_nothing(aligned):
+    rows = [*aligned.rows]
+    rows[10] = dataclasses.replace(rows[10], measure=dataclasses.replace(rows[10].measure, join="unpaired_target"))
+    assert tree.find_one_sided([*rows, aligned.rows[10]], 60) == ([], 0)

@@ -8,7 +8,7 @@ import pytest
 
 from precflow import numbers
 from precflow.metrics import METRICS
-from precflow.report import highlights, wording
+from precflow.report import highlights, page_data, wording
 from precflow.resources import directory
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]  # one browser, and each large page is made once
@@ -394,3 +394,47 @@ def test_a_record_with_nan_is_not_drawn_as_equal(nasty, show, heard):
     said = {text for text, _, _ in heard()}
     assert "no number" in said
     assert "equal" not in said
+
+
+CLIPBOARD = "window.copied = []; navigator.clipboard.writeText = async (text) => { window.copied.push(text); }"
+
+
+def test_command_finding_and_prompt_are_copied_and_a_link_opens_the_finding(misaligned, show):
+    page = show(misaligned)
+    page.run("Object.defineProperty(navigator, 'clipboard', {value: {}, configurable: true})")
+    page.run(CLIPBOARD)
+    for button in ("[data-copies=text-1]", "[data-copies=prompt-2]", "[data-link=finding-2]", "#recipe .copy"):
+        page.click(button)
+    page.wait("window.copied.length === 4")
+    finding, prompt, link, command = page.run("window.copied")
+    assert finding.startswith("PF214 (certain)")
+    assert "HF32 is on" in prompt
+    assert link.endswith("report.html#finding-2")
+    assert command == misaligned.command
+    page = show(misaligned, "finding-2")
+    assert page.run("document.querySelector('#finding-2').open")
+
+
+def test_only_differences_hides_what_agrees_everywhere(misaligned, show):
+    page = show(misaligned)
+    page.click("#only")
+    assert page.run("location.hash") == "#only=1"
+    failed = sum(row.judged.status == "fail" for row in misaligned.rows)
+    assert page.text("#page-text") == f"1 to 50 of {failed}"
+    shown = "[...document.querySelectorAll('#tree .node')].filter((one) => one.offsetHeight)"
+    titles = page.run(f"{shown}.map((one) => one.querySelector('.sum').title)")
+    assert [title for title in titles if title.startswith("0 of")] == []
+    page.click("#active button")
+    assert page.run("[document.querySelector('#only').checked, location.hash]") == [False, ""]
+    page = show(misaligned, "only=1")
+    assert page.run("document.querySelector('#only').checked")
+
+
+def test_what_a_page_has_no_room_for_is_said(misaligned, show, monkeypatch):
+    monkeypatch.setattr(page_data, "_make_plan", lambda model, *_: page_data.Plan(len(model.rows), 20, 10, 3))
+    page = show(misaligned, f"record={len(misaligned.rows) - 1}&sort=order")
+    assert "This page has no room for the other metrics" in page.text("#detail")
+    assert "times its limit" in page.text("#detail")
+    page = show(misaligned)
+    assert rows_of(page)[:10] == most_important(misaligned)[:10]
+    assert "…" in page.text("#table tbody tr:last-child")
