@@ -3,15 +3,15 @@ const drawDetail = () => {
   const dialog = find("#detail");
   const cell = (...inner) => element("td", {}, ...inner);
   const head = (text) => element("th", { scope: "row" }, text);
-  const table = (titles, lines) => element("div", { class: "scroll" }, element("table", {},
-    element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)))), element("tbody", {}, ...lines)));
+  const table = (name, titles, lines) => element("div", { class: "scroll", role: "region", "aria-label": name, tabindex: "0" }, element("table", {},
+    element("thead", {}, element("tr", {}, ...titles.map((title) => (title ? element("th", { scope: "col" }, title) : element("td"))))), element("tbody", {}, ...lines)));
 
   const sides = (row) => {
     const line = (title, reference, target) => {
       const same = reference === target;
       return element("tr", { class: same ? "same" : "differs" }, head(title), cell(reference || "–"), cell(target || "–"), element("td", { class: "same" }, same ? "same" : "≠ differs"));
     };
-    return table(["", "reference", "target", ""], [
+    return table("Both sides", ["", "reference", "target", ""], [
       line("shape", word("referenceShape", row), word("targetShape", row)),
       line("element type", word("referenceType", row), word("targetType", row)),
       ...(data.details[row]?.arguments ?? []).map(([name, reference, target]) => line("argument " + name, reference, target)),
@@ -26,7 +26,7 @@ const drawDetail = () => {
       element("tr", { class: name === decides ? "deciding" : null }, head(name), element("td", { class: "figure" }, number(metric(name, row)))));
     if (!lines.length) return [element("p", { class: "soft" }, "No metric can be had for this record.")];
     const more = levels[row] < 2 ? [element("p", { class: "soft" }, "This page has no room for the other metrics of this record; result.csv of the run has them.")] : [];
-    return [...(decides ? [element("p", {}, limit())] : []), table(["metric", "value"], lines), ...more];
+    return [...(decides ? [element("p", {}, limit())] : []), table("Metrics", ["metric", "value"], lines), ...more];
   };
 
   const meaning = (row) => {

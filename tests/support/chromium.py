@@ -130,9 +130,12 @@ class Browser:
 
     def key(self, name):
         """Press and release a key."""
-        codes = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}
-        for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=codes[name])
+        codes = {"Tab": 9, " ": 32, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}
+        text = {"text": {" ": " ", "Enter": "\r"}[name]} if name in {" ", "Enter"} else {}
+        code = "Space" if name == " " else name
+        for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
+            more = text if kind == "keyDown" else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=name, code=code, windowsVirtualKeyCode=codes[name], **more)
 
     def close(self):
         """End the browser."""
