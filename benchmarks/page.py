@@ -5,9 +5,9 @@
     python benchmarks/page.py --write docs/benchmarks
 
 The records are those of steps of training of a transformer of 48 layers, with a fault at seven tenths of them. Chromium opens
-the page on a screen of 1440 by 900 without a graphics card. All times are seconds of the processor, which say the same on a busy
-machine: of the page's own thread, which is what a reader waits for on a machine with nothing else to do, and once of all its
-threads, some of which unpack and paint.
+the page on a screen of 1440 by 900 without a graphics card. All times are seconds of the processor, which a busy machine does
+not change much: of the page's own thread, which is what a reader waits for where nothing else is to do, and once of all threads
+of the page, some of which unpack and paint.
 """
 
 from __future__ import annotations
