@@ -30,12 +30,6 @@ _LEAST = 20  # columns beside which a text is folded; with less room it continue
 _COLUMN_GAP = 3  # spaces; two of them stand before a command inside of a sentence
 _INDENT = 3  # columns by which a continued line is further in
 # What is copied into a shell stays one line: half a command would run something else.
-_COMMAND = re.compile(r"(?:precflow|pip|python\d?|eval|mv|cp|cd|export) \S")
-_WIDE = 88  # columns of a terminal that does not say how many it has
-_LEAST = 20  # columns beside which a text is folded; with less room it continues below
-_COLUMN_GAP = 3  # spaces; two of them stand before a command inside of a sentence
-_INDENT = 3  # columns by which a continued line is further in
-# What is copied into a shell stays one line: half a command would run something else.
 _COMMAND = re.compile(r"(?:precflow|pip|python\d?|eval|mv|cp|cd|export|\$) \S")
 
 
