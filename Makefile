@@ -28,7 +28,8 @@ lint: $(READY)
 
 # torch comes from constraints.txt: a CPU build where pip finds one, which uv does not look for. Everything else uv installs in a
 # quarter of pip's time; without it pip does that too. Modules are compiled on all cores, but for what nobody imports here: tests
-# of packages and models of transformers. Some packages carry files of other Pythons, which do not compile.
+# of packages and models of transformers. Some packages carry files of other Pythons, which do not compile. Of the last package
+# tests use its copy of axe alone, so it comes without the browsers' driver that it wants.
 UNUSED := /(tests?|moto|sklearn)/|/transformers/models/(?!auto|bert|clip|llama)
 INSTALL := --quiet --constraint constraints.txt
 $(READY): pyproject.toml constraints.txt
@@ -36,6 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install $(INSTALL) --no-compile torch uv
 	$(BIN)/uv pip install $(INSTALL) --python $(BIN)/python --editable '.[test,lint]' \
 	  || $(BIN)/python -m pip install $(INSTALL) --no-compile --editable '.[test,lint]'
+	$(BIN)/python -m pip install $(INSTALL) --no-deps --no-compile axe-playwright-python==0.1.8
 	$(BIN)/python -m compileall -qq -j 0 -x '$(UNUSED)' $(VENV)/lib precflow || true
 	touch $(READY)
 

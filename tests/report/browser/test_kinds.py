@@ -1,6 +1,8 @@
 """Ten kinds of report: where their parts stand, what they say, and whether everybody can read and use them."""
 
+import importlib.util
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -95,6 +97,24 @@ UNREADABLE = """(() => {
   }
   return faults;
 })()"""
+
+
+# Of each finding of axe: its rule, and the first element. What it cannot decide is not asked.
+ASK_AXE = """axe.run(document, { resultTypes: ['violations'] })
+  .then((found) => found.violations.map((one) => one.id + ': ' + one.nodes[0].html.slice(0, 120)))"""
+
+
+@pytest.mark.parametrize("kind", ["misaligned", "trained", "parts", "golden"])
+def test_axe_finds_nothing(kind, kinds, show):
+    spec = importlib.util.find_spec("axe_playwright_python")
+    if spec is None:
+        pytest.skip("axe is not installed: make .venv/.ready")
+    page = show(kinds[kind], width=1440)
+    page.run("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.run((Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8") + ";0")
+    assert page.run(ASK_AXE) == []
+    page.run("document.querySelector('main').insertAdjacentHTML('beforeend', '<img src=x>')")
+    assert [found.split(":")[0] for found in page.run(ASK_AXE)] == ["image-alt"], "it would have found something"
 
 
 @pytest.mark.parametrize("kind", KINDS)
