@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from precflow import keys
 from precflow.config.schema import RunConfig, plain
 from precflow.config.sections.task_metrics_section import kind_of
 from precflow.config.trust import TARGET
@@ -72,8 +73,11 @@ def declare(job: Job) -> Mapping[str, Any]:
     functions = [metric.function[TARGET] for metric in job.config.task_metrics.values() if metric.function]
     packages = {str(function).partition(".")[0] for function in functions}
     code = code_digests.digest_packages(packages, job.import_paths, locate_installed(packages), written=list_written(job))
+    given = [text for metric in job.config.task_metrics.values() for text in (metric.tokenizer, metric.weights) if text]
+    read = sorted(keys.file_digest(Path(text)) for text in given if Path(text).exists())  # if not, it is told later
     return {
         "task_metrics": metrics,
+        **({"read": read} if read else {}),
         "forced": gives_choices(job.config),
         **({"code": code} if packages else {}),
         **({"pairing": plain(job.config.pairing)} if job.config.pairing.rules else {}),

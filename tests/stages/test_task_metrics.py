@@ -3,6 +3,7 @@
 import pytest
 
 from precflow.errors import ConfigError
+from precflow.stages import task_metrics
 from precflow.stages.introduced import read_conclusion
 from precflow.stages.report import read_model
 from precflow.stages.task_metrics import read_task_metrics
@@ -46,3 +47,14 @@ def test_a_function_that_does_not_exist_stops_the_run(made, pair, monkeypatch):
 def test_a_function_that_is_not_trusted_is_refused_before_anything_runs(made, pair):
     with pytest.raises(ConfigError, match="PRECFLOW_TRUST=our_scores"):
         made(pair(), "task_metrics.mine.function._target_=our_scores.f", "task_metrics.mine.direction=at_most")
+
+
+def test_what_a_library_reads_is_part_of_the_key(job_of, pair, tmp_path):
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text("{}")
+    words = ("task_metrics.bleu.output='fc2 / linear'", f"task_metrics.bleu.tokenizer={tokenizer}")
+    job = job_of(pair(), *words)
+    before = task_metrics.declare(job)
+    assert task_metrics.declare(job) == before
+    tokenizer.write_text('{"model": 1}')
+    assert task_metrics.declare(job) != before
