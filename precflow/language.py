@@ -210,7 +210,8 @@ def read_entries(language: str, *, script: bool = False) -> dict[str, str]:
     if not script:
         for folder in (*(conf / name for name in _DATA), *_further):
             for path in sorted(folder.glob("*.yaml")):
-                entries |= _pair_texts(_read(path), language)
+                with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):  # who loads it for its rules says so
+                    entries |= _pair_texts(_read(path), language)
     for path in sorted((conf / "translation" / language).glob("*.yaml")):
         if (path.stem == _SCRIPT) == script:
             entries |= _read(path)
@@ -242,7 +243,10 @@ _further: list[Path] = []
 
 
 def read_also(folders: Iterable[Path]) -> None:
-    """Let a catalogue have the texts of further files of data: those of a team. They are read once a language is spoken."""
+    """Let a catalogue have the texts of further files of data: those of a team, once they have been checked.
+
+    They are read once a language is spoken.
+    """
     new = [folder for folder in folders if folder not in _further]
     if new:
         _further.extend(new)

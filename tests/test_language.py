@@ -295,3 +295,12 @@ def test_no_catalogue_is_read_for_english(monkeypatch, capsys):
     monkeypatch.setenv("PRECFLOW_LANG", "en")
     assert cli.main(["ls", "--help"]) == cli.main(["ls"]) == 0
     assert "usage: precflow ls" in capsys.readouterr().out
+
+
+def test_a_file_of_a_team_that_has_become_unreadable_costs_no_sentence(tmp_path, monkeypatch):
+    (tmp_path / "ours.yaml").write_text("rules: [\n")
+    monkeypatch.setattr(language, "_further", [])
+    language.load.cache_clear()
+    language.read_also([tmp_path])
+    assert language.load("zh").translate("no tensor was compared") == "没有比对张量"
+    language.load.cache_clear()

@@ -123,9 +123,9 @@ def load_issues(team: Sequence[Path] = ()) -> tuple[KnownIssue, ...]:
     Raises:
         ConfigError: Some files are not usable; carries the problems of all of them.
     """
-    language.read_also(team)
     folders = [*team, resources.directory("conf") / GROUP]
     files = load_files(folders, check_file, "files of known issues", "no issue was looked for")
+    language.read_also(team)
     return tuple(replace(issue, id=f"{path.stem}.{name}") for path, file in files for name, issue in file.issues.items())
 
 

@@ -212,10 +212,10 @@ def load_rules(team: Sequence[Path] = (), dtype: str = "") -> RuleSet:
     Raises:
         ConfigError: Some files are not usable; carries the problems of all of them.
     """
-    language.read_also(team)
     files = load_files(
         (*team, resources.directory("conf") / GROUP), check_file, "rules of the scan", "nothing was scanned", _find_same_names
     )
+    language.read_also(team)
     named = [(path, name, rule) for path, file in files for name, rule in file.rules.items()]
     of_types = [(path, name, rule) for path, file in files for name, rule in _list_rules_of_types(file.types, dtype)]
     # What is known of a function and a type says more than a rule about all of that type.

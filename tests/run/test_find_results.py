@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from page_columns import Columns
 
 import precflow
 from precflow import numbers
@@ -43,16 +44,17 @@ def test_frame_csv_json_page_and_markdown_have_the_same_numbers(ended):
     assert table["status"].astype(str).tolist() == written["status"].tolist()
 
     document = json.loads((folder / "public/result.json").read_text(encoding="utf-8"))
-    page = json.loads(re.search(r'id="data">(.*?)</script>', (folder / "report.html").read_text(encoding="utf-8"))[1])
-    texts = page["texts"]
+    page = Columns(re.search(r'id="data">(.*?)</script>', (folder / "report.html").read_text(encoding="utf-8"))[1])
+    records = page.texts(page.head["texts"]["record"])
+    shown_metrics = {name: page.numbers(of["numbers"]) for name, of in page.head["metrics"].items()}
     markdown = (folder / "public/report.md").read_text(encoding="utf-8")
     for number, row in enumerate(table.to_dict("records")):
         said = document["rows"][number]
         assert (said["record"], said["status"], said["role"]) == (row["record"], row["status"], row["role"])
-        assert texts[page["columns"]["record"][number]] == row["record"]
+        assert records[number] == row["record"]
         for metric in document["columns"]:
             assert said.get("metrics", {}).get(metric, math.nan) == pytest.approx(row[metric], rel=1e-5, nan_ok=True)
-            shown = page["metrics"][metric][number]
+            shown = shown_metrics[metric][number]
             assert (math.nan if shown is None else shown) == pytest.approx(row[metric], rel=1e-3, nan_ok=True)
         if row["status"] == "fail":
             line = next(line for line in markdown.splitlines() if line.startswith(f"| `{row['name']}` |"))

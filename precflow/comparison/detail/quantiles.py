@@ -15,9 +15,11 @@ import numpy.typing as npt
 from precflow.comparison.detail.description import as_reals
 from precflow.comparison.fused.kernel import pair_facts
 from precflow.comparison.fused.value_classes import widen
+from precflow.dumps.mapped_pages import release
 
 MOST = 1 << 16  # elements that are looked at, at equal distances
 SHARES = (*np.linspace(0.02, 0.98, 33).round(4).tolist(), 0.99, 0.999, 1.0)  # 0.5 is one of them
+_PART = 1 << 12  # of these elements, before what was read around them is let go
 _GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly: roundings without a random number
 
 
@@ -56,7 +58,7 @@ def compare_quantiles(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> 
     step = max(1, -(-y.size // MOST))
     facts = pair_facts(y.dtype.name, x.dtype.name)
     digits = min(facts.reference.digits, facts.target.digits)
-    left, right = widen(y[::step]), widen(x[::step])
+    left, right = (_take_every(side, step) for side in (y, x))
     usable = np.isfinite(left) & np.isfinite(right)
     left, right = left[usable], right[usable]
     if not left.size:
@@ -69,3 +71,15 @@ def compare_quantiles(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> 
     own = half * (np.arange(left.size) * _GOLDEN % 1.0)
     sizes = [tuple(float(size) for size in np.quantile(errors, SHARES)) for errors in (own, found)]
     return ErrorQuantiles(SHARES, sizes[0], sizes[1], int(left.size))
+
+
+def _take_every(values: npt.NDArray[Any], step: int) -> npt.NDArray[Any]:
+    """Return every so many elements, wide; a file that is mapped leaves memory again part by part."""
+    parts = []
+    part = step * _PART
+    for start in range(0, max(values.size, 1), part):
+        piece = values[start : start + part]
+        parts.append(widen(piece[::step]))
+        if step > 1:
+            release(piece)
+    return np.concatenate(parts)
