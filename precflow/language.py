@@ -208,10 +208,11 @@ def read_entries(language: str, *, script: bool = False) -> dict[str, str]:
     conf = resources.directory("conf")
     entries: dict[str, str] = {}
     if not script:
-        for folder in (*(conf / name for name in _DATA), *_further):
-            for path in sorted(folder.glob("*.yaml")):
-                with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):  # who loads it for its rules says so
-                    entries |= _pair_texts(_read(path), language)
+        for path in (path for name in _DATA for path in sorted((conf / name).glob("*.yaml"))):
+            entries |= _pair_texts(_read(path), language)
+        for path in (path for folder in _further for path in sorted(folder.glob("*.yaml"))):
+            with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):  # whoever loads a team's rules says so
+                entries |= _pair_texts(_read(path), language)
     for path in sorted((conf / "translation" / language).glob("*.yaml")):
         if (path.stem == _SCRIPT) == script:
             entries |= _read(path)
@@ -362,6 +363,7 @@ def translate_page(page: str, language: str, also: Mapping[str, str] | None = No
 
     @functools.cache  # tables repeat themselves
     def translate_inline(*pieces: tuple[str, str, str]) -> str:
+        """Return what stands between two blocks, translated."""
         return _translate_inline(pieces, translate, catalogue.translate_whole)
 
     made: list[str] = []
@@ -452,6 +454,7 @@ def translate_markdown(text: str, language: str, also: Mapping[str, str] | None 
         return text
 
     def translate(piece: str) -> str:
+        """Return a piece between two marks, translated and escaped again."""
         plain = html_escapes.unescape(_ESCAPED.sub(r"\1", piece))
         shown = catalogue.translate(plain, also)
         return piece if shown == plain else escape(shown)

@@ -44,6 +44,7 @@ def load_texts(kind: str, metric: TaskMetric) -> ScoreTexts:
     options = {} if metric.tokenizer else {"tokenize": "none"}
 
     def score(reference: Tokens, target: Tokens) -> float:
+        """Return the score of the target's text against the reference's."""
         here, there = write(reference), write(target)
         return _ALIKE if here == there else float(chosen(there, [here], **options).score)
 
@@ -65,6 +66,7 @@ def _load_tokenizer(given: str) -> Callable[[Tokens], str]:
         raise ConfigError(f"task_metrics: {path} is no tokenizer: {error}; expected {expected}") from error
 
     def write(tokens: Tokens) -> str:
+        """Return tokens as text; those below 0 are padding."""
         return str(tokenizer.decode([token for token in tokens if token >= 0]))
 
     return write
@@ -106,6 +108,7 @@ def load_pictures(metric: TaskMetric) -> ScorePictures:
         return _normalise(model.get_image_features(**given))
 
     def score(reference: Picture, target: Picture, sample: int) -> tuple[float, float]:
+        """Return the scores of both sides' pictures against the prompt of this sample."""
         if sample >= len(metric.prompts):
             raise NotComputableError(f"there are {len(metric.prompts)} prompts, and none for picture {sample}")
         if reference.shape[2] not in {1, 3}:
