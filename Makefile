@@ -27,10 +27,10 @@ lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 # torch comes from constraints.txt: a CPU build where pip finds one, which uv does not look for. Everything else uv installs in a
-# quarter of pip's time; without it pip does that too. Modules are compiled on all cores, but for what nobody imports here: tests
-# of packages and models of transformers. Some packages carry files of other Pythons, which do not compile. Of the last package
+# quarter of pip's time; without it pip does that too. Modules are compiled on all cores, but for what hardly any test imports:
+# tests of packages, models, pipelines. Some packages carry files of other Pythons, which do not compile. Of the last package
 # tests use its copy of axe alone, so it comes without the browsers' driver that it wants.
-UNUSED := /(tests?|moto|sklearn)/|/transformers/models/(?!auto|bert|clip|llama)
+UNUSED := /(tests?|testing|moto|sklearn|mypyc?|fontTools|pygments|narwhals|pydantic|sentence_transformers)/|/diffusers/\w*pipelines/|/transformers/models/(?!auto|bert|clip|llama)
 INSTALL := --quiet --constraint constraints.txt
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
