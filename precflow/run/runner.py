@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 from precflow.agent.contract import FACTS_FILE, LOG_FILE
 from precflow.breakdown import Breakdown
 from precflow.config.schema import SIDES, checks_environment_alone
+from precflow.diagnosis.findings import collect_translations
 from precflow.environment.variables import describe_misspelt
 from precflow.errors import ConfigError, PrecflowError, SideError
 from precflow.judgement.verdicts import EXIT_CODES
+from precflow.language import said, speaking, spoken
 from precflow.report import broken, unjudged, wording
 from precflow.report import environment_check as check_report
 from precflow.report.ci import format_outcome
@@ -75,6 +77,7 @@ class Outcome:
         furthest: By how much the worst record is over its limit, as text; ``""`` if none is.
         worst: The same as a share of its limit; ``NaN`` if none is.
         finding: The first finding, with its rule and certainty; ``""`` without one.
+        finding_shown: The same in the language of the screen.
         run: Number of the run in its folder.
     """
 
@@ -85,6 +88,7 @@ class Outcome:
     furthest: str = ""
     worst: float = math.nan
     finding: str = ""
+    finding_shown: str = ""
     run: int = 0
 
 
@@ -324,7 +328,9 @@ def _close(job: Job, where: steps.RunFolder, done: Mapping[str, Sealed], due: Se
             outcome = replace(outcome, furthest=wording.used(row.judged.ratio), worst=row.judged.ratio)
         if model.findings:
             first = model.findings[0]
-            outcome = replace(outcome, finding=f"{first.rule} {first.title} ({first.certainty})")
+            with speaking(spoken(), collect_translations([first], spoken())):
+                told = f"{first.rule} {said(first.title)} ({said(first.certainty)})"
+            outcome = replace(outcome, finding=f"{first.rule} {first.title} ({first.certainty})", finding_shown=told)
         if job.ci:
             say(format_outcome(model, report_path=shown, reference_age=age))
         else:

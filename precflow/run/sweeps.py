@@ -56,8 +56,8 @@ def format_jobs(ended: Sequence[EndedJob], code: int) -> str:
     lines = [f" {len(ended)} jobs, exit {code}"]
     for number, (job, far, words) in enumerate(zip(ended, furthest, _list_own_words(ended), strict=True), start=1):
         lines.append(f"   {number:>{wide}}  exit {job.code}  {job.text:<18}{f' {far:<{wider}} ' if wider else ''} {words}")
-        if job.outcome is not None and job.outcome.finding:
-            lines.append(f"   {'':>{wide}}          {job.outcome.finding}")
+        if job.outcome is not None and job.outcome.finding_shown:
+            lines.append(f"   {'':>{wide}}          {job.outcome.finding_shown}")
         if job.report is not None:
             lines.append(f"   {'':>{wide}}          {job.report}")
     return "\n".join(lines)

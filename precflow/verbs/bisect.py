@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         lines = [f"   {names[number]:<{max(map(len, names))}}  {verdict}" for number, verdict in sorted(found.verdicts.items())]
         report = [f"   report   {outcome.folder}"] if outcome is not None else []
-        finding = [f"   {outcome.finding}"] if outcome is not None and outcome.finding else []
+        finding = [f"   {outcome.finding_shown}"] if outcome is not None and outcome.finding_shown else []
         say("\n".join([f" {text}", *lines, *finding, *report]))
     if found.verdicts[len(versions) - 1] == ALIGNED:
         return 0

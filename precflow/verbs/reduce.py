@@ -81,6 +81,8 @@ def main(arguments: Sequence[str]) -> int:
     import filelock
 
     from precflow.config.units import parse_seconds
+    from precflow.diagnosis.findings import collect_translations
+    from precflow.language import said, speaking, spoken
     from precflow.run.knobs import find_knobs
     from precflow.run.reduction import Search, Sought, key_of, shrink
     from precflow.run.smaller_runs import Smaller
@@ -107,9 +109,9 @@ def main(arguments: Sequence[str]) -> int:
     smaller = Smaller(words, config_dirs, composed, knobs, sought, folder, say)
     search = Search(folder / _TRIED, key_of(composed.yaml, knobs, sought), _telling(smaller), chosen.most_runs, seconds)
     try:
-        with filelock.FileLock(folder / ".lock", timeout=0):
+        with filelock.FileLock(folder / ".lock", timeout=0), speaking(spoken(), collect_translations(model.findings, spoken())):
             search.load()
-            say(f" {sought.rule} {sought.title}")
+            say(f" {sought.rule} {said(sought.title)}")
             say(f" stays if a run is {sought.verdict} with {sought.rule} at {sought.place or 'any place'}")
             kept = f"; known already: {len(search.known)}" if search.known else ""
             say(f" {len(knobs)} things can be smaller; {chosen.most_runs} runs at most{kept}")

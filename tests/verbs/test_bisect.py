@@ -1,12 +1,14 @@
 """Which of several versions is the first that computes something else: over dumps, and over interpreters that are asked for."""
 
 import json
+import re
 import sys
 
 import numpy as np
 import pytest
 
 from precflow.errors import ConfigError
+from precflow.language import speaking
 from precflow.verbs import bisect
 
 X = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
@@ -36,6 +38,15 @@ def test_the_first_that_differs_is_named_and_its_report_is_the_one_to_open(capsy
     assert [each["verdict"] for each in told["versions"]] == ["aligned", "misaligned", "not run", "not run", "misaligned"]
     shown = json.loads((tmp_path / "runs" / "compare_dumps" / "public" / "result.json").read_text())
     assert shown["verdict"]["verdict"] == "misaligned"  # though the last one that ran was aligned
+
+
+def test_in_chinese_the_finding_is_too(capsys, dumps):
+    with speaking("zh"):
+        assert bisect.main(dumps(1.5, 1.5)) == 1
+    lines = capsys.readouterr().err.splitlines()
+    (finding,) = [line for line in lines if line.startswith("   PF")]
+    assert re.search("[\u4e00-\u9fff]{2}", finding)
+    assert not re.search("[a-z]{3,} [a-z]{3,} [a-z]{3,}", finding)
 
 
 def test_an_aligned_last_one_ends_it_at_once(capsys, dumps):
