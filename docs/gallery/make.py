@@ -23,7 +23,7 @@ import yaml
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-HEIGHTS = {"network": 530, "curves": 650, "what-to-do": 470}  # pixels of what is shown of a section, 1000 wide
+HEIGHTS = {"network": 530, "curves": 740, "what-to-do": 470}  # pixels of what is shown of a section, 1000 wide
 CHROMIUM = "chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=3000".split()
 ALONE = (
     "main > section:not(#{0}), .page-head, footer, .chart-help {{ display: none !important }}"
