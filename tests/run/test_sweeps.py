@@ -8,9 +8,10 @@ from precflow.run.sweeps import EndedJob, format_jobs, write_table
 
 def jobs_in(folder):
     """Three jobs of one command line: aligned, misaligned with a finding, and one that could not be done."""
-    aligned = SimpleNamespace(verdict="aligned", exit_code=0, furthest="", worst=math.nan, finding="")
+    aligned = SimpleNamespace(verdict="aligned", exit_code=0, furthest="", worst=math.nan, finding="", finding_shown="")
     finding = "PF214 eps of layer_norm differs (certain)"
-    wrong = SimpleNamespace(verdict="misaligned", exit_code=1, furthest="12 times its limit", worst=12.0, finding=finding)
+    found = {"finding": finding, "finding_shown": finding}
+    wrong = SimpleNamespace(verdict="misaligned", exit_code=1, furthest="12 times its limit", worst=12.0, **found)
     page = folder / "jobs" / "2" / "report.html"
     words = ["+recipe=x", "target.dtype="]
     return [
