@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT
+from precflow.comparison.detail.quantiles import ErrorQuantiles
 from precflow.diagnosis.evaluation import (
     choose_level,
     describe_call,
@@ -71,6 +72,21 @@ class Alternative:
 
 
 @dataclass(frozen=True)
+class Residuals:
+    """How large the errors of one output are on both sides, each against float64 at its own inputs.
+
+    Attributes:
+        call: The call, as :func:`precflow.diagnosis.evaluation.name_call` names it.
+        index: Of the output.
+        quantiles: Sizes of errors.
+    """
+
+    call: str
+    index: str
+    quantiles: ErrorQuantiles
+
+
+@dataclass(frozen=True)
 class Explanation:
     """What was tried with a call, and what came of it.
 
@@ -79,12 +95,14 @@ class Explanation:
         tried: The evidence that was looked for, see :attr:`Alternative.tells`.
         left_out: Hypotheses that the call was too large for.
         found: Computations that explain most of its error, the best first.
+        residuals: The errors of its outputs.
     """
 
     calls: tuple[str, ...]
     tried: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     found: tuple[Alternative, ...] = ()
+    residuals: tuple[Residuals, ...] = ()
 
     def choose(self, tells: str) -> Alternative:
         """Return the best computation that fits; without one the best of all, which may have a share of 0."""
@@ -161,7 +179,13 @@ def read_explanation(line: Mapping[str, Any]) -> Explanation | None:
     if "found" not in line:
         return None
     found = tuple(_read_alternative(one) for one in line["found"])
-    return Explanation(tuple(line["results"]), tuple(line["tried"]), tuple(line["left_out"]), found)
+    residuals = tuple(_read_residuals(one) for one in line["residuals"])
+    return Explanation(tuple(line["results"]), tuple(line["tried"]), tuple(line["left_out"]), found, residuals)
+
+
+def _read_residuals(line: Mapping[str, Any]) -> Residuals:
+    shares, own, found = (tuple(map(float, line[name])) for name in ("shares", "own", "found"))
+    return Residuals(line["call"], line["index"], ErrorQuantiles(shares, own, found, int(line["elements"]), measured=True))
 
 
 def describe_left_out(explained: Sequence[Explanation]) -> list[str]:

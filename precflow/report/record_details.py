@@ -94,7 +94,8 @@ class DetailView:
         ulps: Histogram of distances in units in the last place, ``None`` of integers.
         axes: Where along each axis the squared error is.
         heat: The squared error over two axes.
-        quantiles: Errors against those of one rounding, both on the same logarithmic scale.
+        quantiles: Errors against the reference's own, both on the same logarithmic scale.
+        measured: Both were measured against float64; else those of the reference are of one rounding of its values.
         tables: Titles of tables of elements -> elements.
     """
 
@@ -109,6 +110,7 @@ class DetailView:
     axes: tuple[AxisView, ...] = ()
     heat: HeatView | None = None
     quantiles: Picture | None = None
+    measured: bool = False
     tables: Mapping[str, Sequence[Element]] | None = None
 
 
@@ -166,6 +168,7 @@ def view_detail(index: int, row: Row, of: RecordDetail) -> DetailView:
         axes=tuple(views),
         heat=_picture_heat(detail.heat, row) if detail.heat else None,
         quantiles=_picture_quantiles(detail.quantiles) if detail.quantiles else None,
+        measured=detail.quantiles is not None and detail.quantiles.measured,
         tables={title: elements for title, elements in titles.items() if elements},
     )
 
@@ -261,7 +264,8 @@ def _picture_quantiles(of: ErrorQuantiles) -> Picture | None:
     )
     summary = f"half of the errors are above {numbers.number(of.median_found)}"
     if of.median_own:
-        summary += f", {numbers.number(of.median_found / of.median_own)} times those of one rounding"
+        whose = "the reference" if of.measured else "one rounding"
+        summary += f", {numbers.number(of.median_found / of.median_own)} times those of {whose}"
     summary += f"; the largest is {numbers.number(of.found[-1])}"
     if of.own[-1]:
         summary += f", {numbers.number(of.found[-1] / of.own[-1])} times"

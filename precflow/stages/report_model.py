@@ -21,8 +21,10 @@ from precflow.config.schema import SIDES
 from precflow.curves.outcome import CurveOutcome
 from precflow.diagnosis.chain import name_starts
 from precflow.diagnosis.comparison import Comparison
+from precflow.diagnosis.evaluation import name_call
 from precflow.diagnosis.evidence.training import find_other_settings, moves_no_weight
 from precflow.diagnosis.examined import choose_examined
+from precflow.diagnosis.explained import Explanation
 from precflow.diagnosis.findings import Finding, Outcome, Region, Suspect
 from precflow.diagnosis.golden import GoldenRow
 from precflow.diagnosis.operator_table import OperatorRow
@@ -125,7 +127,7 @@ def build_model(  # noqa: PLR0913  two values, and what only a report shows
         ),
         gradients=tuple(comparison.gradients.rows[:MOST_GRADIENTS]),
         groups=group_rows(rows),
-        details=detail_worst(reference, target, rows) if detailed else (),
+        details=detail_worst(reference, target, rows, explanations=comparison.explanations) if detailed else (),
     )
 
 
@@ -234,7 +236,14 @@ def _version(package: str, facts: Mapping[str, str]) -> str:
     return f"{package} {version}" if version else ""
 
 
-def detail_worst(reference: Dump, target: Dump, rows: Sequence[Row], most: int = MOST_DETAILS) -> tuple[RecordDetail, ...]:
+def detail_worst(
+    reference: Dump,
+    target: Dump,
+    rows: Sequence[Row],
+    most: int = MOST_DETAILS,
+    *,
+    explanations: Iterable[Explanation] = (),
+) -> tuple[RecordDetail, ...]:
     """Return the failing records in full: those that introduce the error first, then by how far they are over their limits.
 
     A module and its last operator have the same tensor, which is shown once. Tensors that were not stored are left out, and so
@@ -245,6 +254,7 @@ def detail_worst(reference: Dump, target: Dump, rows: Sequence[Row], most: int =
         target: Evidence of the target.
         rows: Every record with its status.
         most: How many records to show.
+        explanations: Of suspects, with the errors of both sides against float64.
     """
     worst = heapq.nsmallest(
         most * 4,  # more than needed, because _choose leaves out repetitions and tensors that are too large
@@ -253,7 +263,15 @@ def detail_worst(reference: Dump, target: Dump, rows: Sequence[Row], most: int =
     )
     names = [parse_identity(row.measure.record) for row in worst]
     left, right = (_find_records(dump, set(names)) for dump in (reference, target))
-    return tuple(examine_record(reference, target, left[name], right[name]) for name in _choose(names, left, right, most))
+    residuals = {(one.call, one.index): one.quantiles for explained in explanations for one in explained.residuals}
+    details = []
+    for name in _choose(names, left, right, most):
+        examined = examine_record(reference, target, left[name], right[name])
+        measured = residuals.get((name_call(left[name].call), left[name].record.index))
+        if measured is not None and examined.detail is not None:
+            examined = replace(examined, detail=replace(examined.detail, quantiles=measured))
+        details.append(examined)
+    return tuple(details)
 
 
 def _choose(

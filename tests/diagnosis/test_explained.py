@@ -2,6 +2,7 @@
 
 import dump_builder as builder
 import ml_dtypes
+import numpy as np
 import pytest
 import torch
 from evaluated import evaluate_here
@@ -372,3 +373,15 @@ def test_a_module_of_an_activation_is_explained_as_the_function_that_it_is(tmp_p
     comparison = Comparison(*sides, RunConfig(), region=region, explanations=[found])
     (first, *_) = advise(collect(comparison), load_rules([resources.directory("conf") / "rule"]))
     assert (first.rule, first.certainty) == ("PF212", "certain")
+
+
+def test_the_errors_of_both_sides_are_measured_against_float64(examine):
+    given = {"0": SQUARE * 1.01}
+    exact = functional.gelu(given["0"].double())
+    right, wrong = exact.float(), exact.float() * (1 + 2.0**-14)
+    (one,) = examine("gelu", {}, given, right, wrong).explanations[0].residuals
+    assert (one.call, one.index) == (CALL.replace("f", "gelu", 1), "0")
+    assert (one.quantiles.measured, one.quantiles.elements) == (True, SQUARE.numel())
+    for found, recorded in ((one.quantiles.own, right), (one.quantiles.found, wrong)):
+        expected = np.quantile(np.abs((recorded.double() - exact).numpy()), one.quantiles.shares)
+        assert np.array(found) == pytest.approx(expected, rel=1e-9)

@@ -1,5 +1,6 @@
 import dataclasses
 import re
+from html import unescape
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from precflow.comparison.detail.description import describe
 from precflow.comparison.detail.detail import examine
+from precflow.comparison.detail.quantiles import ErrorQuantiles
 from precflow.comparison.detail.record import InputComparison, RecordDetail
 from precflow.report import html, record_details
 from precflow.report.record_details import HEIGHT, WIDTH, draw_bars, draw_outline
@@ -94,6 +96,23 @@ def test_what_cannot_be_laid_side_by_side_says_why(misaligned):
     assert float(norm[1]) == pytest.approx(np.linalg.norm(X), rel=1e-5)
     shown = cards(dataclasses.replace(misaligned, details=(alone,)))
     assert "the shapes differ" in shown[0]
+
+
+def test_errors_against_float64_are_said_to_be_that(misaligned):
+    row = misaligned.rows[30]
+    known = detail_of(row.measure.record, X * 1.001)
+    measured = ErrorQuantiles((0.5, 1.0), (1e-8, 2e-8), (1e-3, 2e-3), X.size, measured=True)
+    (rounding,) = cards(dataclasses.replace(misaligned, details=(known,)))
+    assert "those of one rounding of the reference's values" in unescape(rounding)
+    (shown,) = cards(
+        dataclasses.replace(
+            misaligned, details=(dataclasses.replace(known, detail=dataclasses.replace(known.detail, quantiles=measured)),)
+        )
+    )
+    assert "against those of the reference, both from float64 at their own inputs" in shown
+    assert (
+        "Half of the errors are above 1e-3, 100 000 times those of the reference; the largest is 2e-3, 100 000 times." in shown
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from precflow import cli
+from precflow.comparison.detail.quantiles import ErrorQuantiles
+from precflow.diagnosis.explained import Explanation, Residuals
 from precflow.dumps.formats import read_dump
 from precflow.stages import report_model
 from precflow.stages.report_model import detail_worst
@@ -49,6 +51,18 @@ def test_a_side_says_how_many_ranks_it_ran_as(tmp_path):
 
 def test_the_worst_come_first_and_a_repetition_once(both):
     assert shown(both(1.0, 1.1, 2.0, 1.5)) == [f"m{number}/linear.0/forward.output.0" for number in (2, 3, 1)]
+
+
+def test_a_suspect_is_drawn_against_the_errors_that_the_reference_has_itself(both):
+    dumps = both(1.0, 1.1, 2.0)
+    rows = compare_dumps(*dumps, command="").rows
+    measured = ErrorQuantiles((0.5, 1.0), (1e-8, 2e-8), (1e-3, 2e-3), 16, measured=True)
+    explained = Explanation(
+        ("m1/linear.0/api.forward@0.0",), residuals=(Residuals("m1/linear.0/api.forward@0.0", "0", measured),)
+    )
+    found = {one.record: one.detail.quantiles for one in detail_worst(*dumps, rows, explanations=[explained])}
+    assert found.pop("m1/linear.0/forward.output.0") == measured
+    assert [one.measured for one in found.values()] == [False]  # of another record nothing was computed again
 
 
 def test_what_introduces_the_error_comes_before_what_is_larger(both):

@@ -19,12 +19,13 @@ A hypothesis about it is a module of ``of_backward`` with a function and a const
 from __future__ import annotations
 
 import math
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 import torch
 
 from precflow.agent.hypotheses.fit import Aim
 from precflow.agent.hypotheses.narrow import cut, round_to
+from precflow.agent.hypotheses.residuals import Results, describe_residuals
 from precflow.agent.hypotheses.subject import Candidate
 from precflow.agent.replay.calls import CannotCompute, GradientGraph, find_dtype
 from precflow.agent.replay.gradients import Differentiated, GradientComputation, Ran, Tensors, pull_back
@@ -74,7 +75,7 @@ class Backward:
 
     def __init__(self, graph: GradientGraph, computation: GradientComputation, reference: Side, target: Side) -> None:
         self.functions = computation.functions
-        self._graph, self._target = graph, target
+        self._graph, self._reference, self._target = graph, reference, target
         slots = [slot for each in graph.functions for slot in (*each.inputs.values(), *each.outputs.values())]
         self.work = float(sum(math.prod(slot.shape) for slot in slots))
         indices = [index for index in target.exact.outputs if index in reference.exact.outputs]
@@ -96,6 +97,11 @@ class Backward:
         if any(index not in way for index in known for way in ways):
             raise CannotCompute("a gradient does not come out of its functions")
         self.aim = Aim(known, ways, sizes=self._sizes, own=own, is_sum=True)
+
+    def describe_residuals(self) -> List[Dict[str, Any]]:
+        """Return the errors of both sides against float64, gradient by gradient."""
+        reference, target = (Results(side.recorded, side.exact.outputs) for side in (self._reference, self._target))
+        return describe_residuals({each.index: (each.call, each.named) for each in self._graph.results}, reference, target)
 
     def places(self) -> Iterator[Place]:
         """Yield where gradients that leave a function can be changed so that it shows: all of them, and each alone."""

@@ -4,10 +4,13 @@ Hypotheses are modules of ``of_call`` and ``of_backward`` with a constant ``HYPO
 of ``calls.jsonl`` with ``"explain": true`` asks for them; what comes out is one line of ``evaluated.jsonl``::
 
     {"call": "...", "results": ["..."], "tried": ["variant", "operands"], "left_out": [],
-     "found": [{"tells": "variant", "name": "gelu_tanh", "share": 0.99, "sure": 0.99, "left": 1.2, "places": 512, ...}]}
+     "found": [{"tells": "variant", "name": "gelu_tanh", "share": 0.99, "sure": 0.99, "left": 1.2, "places": 512, ...}],
+     "residuals": [{"call": "...", "index": "0", "elements": 512, "shares": [0.02, ...], "own": [...], "found": [...]}]}
 
 ``found`` has the computations that explain at least half of the target's error, the best first. ``left_out`` has the
-hypotheses for which the call was too large. One that cannot compute a call, or that torch refuses, says nothing of the others.
+hypotheses for which the call was too large. ``residuals`` has the errors of both sides
+(:mod:`~precflow.agent.hypotheses.residuals`). A hypothesis that cannot compute a call, or that torch refuses, says nothing of
+the others.
 """
 
 from __future__ import annotations
@@ -61,11 +64,13 @@ def explain(call: RecordedCall, files: TensorFiles) -> Line:
         calls, hypotheses = [call.call], list_hypotheses(of_call)
     else:
         calls, hypotheses = sorted({each.call for each in call.gradients.results}), list_hypotheses(of_backward)
+    residuals: List[Line] = []
     if _count_elements(call) > MOST_ELEMENTS:
         found = Tried([], [name for name, _ in hypotheses], [])
     else:
-        found = try_all(_read_subject(call, files), hypotheses)
-    return {"call": call.call, "results": calls, **found._asdict()}
+        subject = _read_subject(call, files)
+        found, residuals = try_all(subject, hypotheses), subject.describe_residuals()
+    return {"call": call.call, "results": calls, **found._asdict(), "residuals": residuals}
 
 
 def _read_subject(call: RecordedCall, files: TensorFiles) -> Union[Subject, Backward]:

@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 import torch
 
 from precflow.agent.hypotheses.fit import Aim, round_results
+from precflow.agent.hypotheses.residuals import Results, describe_residuals
 from precflow.agent.replay import operators
 from precflow.agent.replay.calls import CannotCompute, RecordedCall, TensorFiles, parse_argument
 from precflow.agent.replay.computation import (
@@ -117,6 +118,7 @@ class Subject:
         self._sides, self._files, self._kind = sides, files, operators.kind_of(call)
         reference = computation.run(sides[REFERENCE])  # it chooses the reading
         self.exact = computation.run(self.side)
+        self._exact_of_reference = reference
         self._own = measure_side(sides[REFERENCE], reference, self._kind, files)
         if any(line.get("eta") is not None and not is_reproduced(line) for line in self._own.values()):
             raise CannotCompute("float64 gives something else than the reference")
@@ -255,6 +257,12 @@ class Subject:
         joined = self._kind if self._kind == kind else operators.OTHER
         both = {REFERENCE: self._own, TARGET: measured}
         return [join(call, index, joined, self._sides, both) for index in output_indices(call)]
+
+    def describe_residuals(self) -> List[Line]:
+        """Return the errors of both sides against float64, output by output."""
+        exact = {REFERENCE: self._exact_of_reference, TARGET: self.exact}
+        reference, target = (Results(self._sides[name].outputs, exact[name].outputs) for name in (REFERENCE, TARGET))
+        return describe_residuals({index: (self.call.call, index) for index in self.side.outputs}, reference, target)
 
 
 def _know_no_parts() -> Dict[str, torch.Tensor]:

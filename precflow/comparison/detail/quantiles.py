@@ -1,7 +1,10 @@
-"""Quantiles of the errors of a pair of tensors against those of one rounding of the reference's own values.
+"""Quantiles of the errors of a target against those that the reference has itself.
 
-Where both agree, the difference is what storing the reference's values costs; a straight line above is the same kind of error
-several times, and a bend at the end is a few elements with an error of another kind.
+Of a pair of tensors alone, the errors are the differences, and those of the reference are of one rounding of its values. Where
+an agent has computed the call again in float64, both are errors against that, each at the inputs of its own side.
+
+Where both agree, the target is as exact as the reference; a straight line above is the same kind of error several times, and a
+bend at the end is a few elements with an error of another kind.
 """
 
 from __future__ import annotations
@@ -32,16 +35,18 @@ class ErrorQuantiles:
         own: ``|error|`` of one rounding of the reference's values to the less precise type of the two.
         found: ``|target - reference|``.
         elements: Number of elements that were looked at.
+        measured: ``own`` is ``|reference - float64|`` instead, and ``found`` is ``|target - float64|``.
     """
 
     shares: tuple[float, ...]
     own: tuple[float, ...]
     found: tuple[float, ...]
     elements: int
+    measured: bool = False
 
     @property
     def median_own(self) -> float:
-        """Half of the roundings are smaller."""
+        """Half of the reference's errors are smaller."""
         return self.own[self.shares.index(0.5)]
 
     @property
