@@ -157,9 +157,9 @@ class Instance:
 
     @property
     def label(self) -> str:
-        """The stage without its side, as screens show it: ``dump@2`` is of the second pass."""
-        _, mark, number = self.name.partition("@")
-        return f"{self.kind}{mark}{number}"
+        """Its name without its side, as screens show it: ``dump@2`` is of the second pass."""
+        name, mark, number = self.name.partition("@")
+        return f"{self.kind if self.side else name}{mark}{number}"
 
 
 def kind_of(name: str) -> str:
