@@ -22,6 +22,7 @@ _SPOKEN_KEYS = {
     "device": "target.device",
 }
 # Keys of the recipe format that this version does not have yet: to look for a misspelling would lead astray.
+_FEW = 8  # keys of a section that are all named
 _PLANNED = frozenset("time_limit workload.tokenizer determinism.shuffle capture.slowdown report.language side.layout".split())
 
 
@@ -95,7 +96,10 @@ def is_known(path: DottedPath) -> bool:
 
 
 def suggest_key(path: DottedPath, depth: int) -> str:
-    """Suggest the key that was meant: one beside the wrong part, else one of the same name elsewhere in the schema."""
+    """Suggest the key that was meant: one beside the wrong part, else one of the same name elsewhere in the schema.
+
+    Where nothing is alike, all keys of a small section are named.
+    """
     if ".".join(("side" if path[0] in SIDES else path[0], *path[1 : depth + 1])) in _PLANNED:
         return f" precflow {__version__} does not have it yet"
     rest = path[depth + 1 :]
@@ -112,9 +116,10 @@ def suggest_key(path: DottedPath, depth: int) -> str:
     if spoken:
         return f" Did you mean  {spoken} ?"
     every = list(list_keys())
-    same_word = [
-        key for key in every if key.rsplit(".", 1)[-1] in find_near(path[-1], {key.rsplit(".", 1)[-1] for key in every}, most=1)
-    ]
+    words = {key.rsplit(".", 1)[-1] for key in every}
+    if depth and is_section(kind) and path[-1] not in words and len(fields(kind)) <= _FEW:
+        return f" There are  {', '.join(dotted((*path[:depth], name)) for name in fields(kind))}"
+    same_word = [key for key in every if key.rsplit(".", 1)[-1] in find_near(path[-1], words, most=1)]
     if same_word:
         best = find_near(dotted(path), same_word, most=1) or same_word
         return f" Did you mean  {best[0]} ?"

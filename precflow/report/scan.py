@@ -94,7 +94,8 @@ def describe_outcome(scan: ScanResult) -> str:
     if not stops:
         return "nothing found that does not run on an NPU"
     if not by_hand:
-        return f"the patch does all {len(stops)} that do not run on an NPU"
+        one = "the patch mends the one place that does not run on an NPU"
+        return one if len(stops) == 1 else f"the patch mends all {len(stops)} places that do not run on an NPU"
     patched = len(stops) - by_hand
     return f"{by_hand} to change by hand, {patched} by the patch" if patched else f"{by_hand} to change by hand"
 

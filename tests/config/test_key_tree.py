@@ -40,6 +40,12 @@ def test_keys_of_a_later_version_are_named_as_such(key):
     assert key_tree.explain_problem(tuple(key.split("."))) == "no such key. precflow 0.1.0 does not have it yet"
 
 
+def test_all_keys_of_a_small_section_are_named_where_none_is_alike():
+    assert key_tree.explain_problem(("scan", "source")) == "no such key. There are  scan.tree, scan.dtype"
+    assert "Did you mean  scan.tree ?" in key_tree.explain_problem(("scan", "treee"))
+    assert "Did you mean  target.device ?" in key_tree.explain_problem(("scan", "device"))  # the same word elsewhere
+
+
 def test_nothing_far_away_is_suggested():
     assert key_tree.explain_problem(("target", "foo")) == "no such key."
 

@@ -62,7 +62,7 @@ def test_the_recipe_writes_page_patch_and_json_and_keeps_them(recipe, capsys):
     plain = json.loads((folder / "public" / "scan.json").read_text(encoding="utf-8"))
     assert [one["rule"] for one in plain["findings"]] == ["import.torch_npu", "device.method"]
     assert "+model.npu()" in (folder / "public" / "scan.patch").read_text(encoding="utf-8")
-    assert "the patch does all 2" in capsys.readouterr().err
+    assert "the patch mends all 2 places" in capsys.readouterr().err
     assert main(["open", "migration_scan@1", "--print"]) == 0
     assert capsys.readouterr().out.strip().endswith("report.html")
     assert main(words) == 0
@@ -72,7 +72,7 @@ def test_the_recipe_writes_page_patch_and_json_and_keeps_them(recipe, capsys):
     assert "train.py:2   torch.nn.DataParallel" in capsys.readouterr().err
     assert main(["ls", "runs"]) == 0
     shown = [line.split("   ")[2] for line in capsys.readouterr().out.splitlines()]
-    assert shown == ["the patch does all 2 that do not run on an NPU"] * 2 + ["1 to change by hand"]
+    assert shown == ["the patch mends all 2 places that do not run on an NPU"] * 2 + ["1 to change by hand"]
 
 
 def test_beside_a_comparison_page_and_patch_lie_in_the_run_folder(recipe, pair):
@@ -91,7 +91,7 @@ def test_beside_a_comparison_page_and_patch_lie_in_the_run_folder(recipe, pair):
     )
     public = recipe / "runs" / "compare_dumps" / "public"
     assert "+model.npu()" in (public / "scan.patch").read_text(encoding="utf-8")
-    assert "does all 2 that do not run" in (public / "scan.html").read_text(encoding="utf-8")
+    assert "mends all 2 places that do not run" in (public / "scan.html").read_text(encoding="utf-8")
     assert json.loads((public / "result.json").read_text(encoding="utf-8"))["verdict"]["verdict"] == "aligned"
 
 

@@ -26,7 +26,7 @@ def test_what_the_patch_mends_is_left_only_until_it_is_written(tree, tmp_path, c
     before = listing(tree)
     assert main(["scan", str(tree)]) == 1
     said = capsys.readouterr().out
-    assert "the patch does all 2 that do not run on an NPU" in said
+    assert "the patch mends all 2 places that do not run on an NPU" in said
     assert "precflow scan" in said
     assert main(["scan", str(tree), "--patch", str(tmp_path / "new" / "scan.patch")]) == 0
     assert listing(tree) == before
