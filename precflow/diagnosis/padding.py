@@ -7,7 +7,8 @@ skips these rows leaves in them what another one computes::
 
 If the real tokens of a failing record are within its limits, no error starts there. The record is no evidence for aligned
 either: to have the rest compared, a pairing rule cuts the padding off. Without a mask among the inputs nothing is taken for
-padding, for a text encoder hands its padding on.
+padding, for a text encoder hands its padding on. Where one side hides padding from real tokens and the other does not, real
+tokens do read it, however little of it shows in what they make of it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from precflow.judgement.verdicts import Judged
 _MASK = re.compile(r"(.*_)?mask")
 PADDING = "only rows of padding differ"
 _SCORES = 4  # axes of the scores of an attention: prompts, heads, tokens, tokens
+_NOTHING = 60.0  # a score so far below the largest one has a weight of e**-60
 _WITHIN = frozenset({"pass", "blind", "accepted"})
 
 
@@ -94,6 +96,20 @@ def take_real(array: Array, real: npt.NDArray[np.bool_]) -> Array | None:
     return None
 
 
+def hides_padding(scores: Array, real: npt.NDArray[np.bool_]) -> bool:
+    """Tell whether the padding weighs nothing in what real tokens attend to.
+
+    Args:
+        scores: ``[prompts, heads, tokens, tokens]``, before a softmax or behind it.
+        real: ``[prompts, tokens]``, at least one of each prompt.
+    """
+    wide = scores.astype(np.float64)
+    keys = real[:, None, None, :]
+    shown, hidden = (np.where(which, wide, -np.inf).max(-1) for which in (keys, ~keys))
+    zero = ((wide == 0) | keys).all(-1)
+    return bool((zero | (hidden <= shown - _NOTHING))[np.broadcast_to(real[:, None, :], zero.shape)].all())
+
+
 def find_masks(reference: Dump, target: Dump) -> dict[tuple[int, int], Mask]:
     """Return rank and step -> the mask that both models are given there, if it has rows of padding."""
     given = (record for call in reference.calls() for record in call.inputs)
@@ -133,6 +149,9 @@ def mark_padding(
         make_judge: Returns what judges a record of two dumps by the limits of the run.
     """
 
+    def hides(dump: Dump, record: Record, mask: Mask) -> bool:
+        return hides_padding(dump.tensor(record), mask.real)
+
     def mark(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[Judged]:
         """Return the statuses, with those records as artefacts."""
         failing = {one.record for one in judged if one.status in {"fail", "nonfinite"}}
@@ -151,11 +170,18 @@ def mark_padding(
             cut = views[0].cut(left, mask), views[1].cut(right, mask)
             if cut[0] is None or cut[1] is None or judge(cut[0], cut[1]).status not in _WITHIN:
                 break
+            if _is_of_scores(left, mask) and hides(reference, left, mask) != hides(target, right, mask):
+                break
             reason = f"{PADDING}, where {mask.name} is 0"
             marked[measure.record] = Judged(measure.record, "artefact", reason=reason)
         return [marked.get(one.record, one) for one in judged]
 
     return mark
+
+
+def _is_of_scores(record: Record, mask: Mask) -> bool:
+    prompts, tokens = mask.real.shape
+    return len(record.shape) == _SCORES and (record.shape[0], *record.shape[2:]) == (prompts, tokens, tokens)
 
 
 def _index_outputs(dump: Dump, wanted: set[str]) -> Mapping[str, Record]:

@@ -1,10 +1,12 @@
 """Rows of padding and residuals that are added elsewhere: told from faults, with reasons of their own."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder, reseal
 
 import precflow
+from precflow.diagnosis.padding import hides_padding
 from precflow.dumps.digest import content_id
 
 RNG = np.random.default_rng(9)
@@ -55,6 +57,55 @@ def test_rows_of_padding_are_no_place_where_an_error_starts(tmp_path):
 def test_a_token_that_differs_beside_padding_is_a_fault(tmp_path):
     result = compare(write_padded(tmp_path / "a"), write_padded(tmp_path / "b", change=in_a_token))
     assert (result.verdict, result.start) == ("misaligned", "layer")
+
+
+def write_attention(folder, low, *, probabilities=False):
+    """Write the scores of an attention whose padding is masked by adding a number, or what a softmax makes of them."""
+    keys = REAL[:, None, None, :] == 1
+    scores = np.where(keys, SCORES, SCORES + np.float32(low)).astype(np.float32)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    made = powers / powers.sum(-1, keepdims=True) if probabilities else scores
+    dump = DumpBuilder(folder)
+    dump.call("embed", "", [HIDDEN], {"input_ids": np.arange(8).reshape(2, 4), "attention_mask": REAL})
+    dump.call("attention", "softmax" if probabilities else "add", [made], [HIDDEN])
+    dump.write()
+    entry = {"content": content_id(REAL), "dtype": "int64", "shape": [2, 4]}
+    reseal(folder, inputs={"digest": "a" * 32, "entries": {"step0.attention_mask": entry}})
+    return folder
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+@pytest.mark.parametrize("weak", [-10.0, 0.0])
+def test_a_mask_that_hides_too_little_is_a_fault_on_either_side(tmp_path, weak, probabilities):
+    """Of -10 real tokens read a weight of 5e-5, which 16 bits do not show in what they make of it."""
+    sides = [write_attention(tmp_path / str(low), low, probabilities=probabilities) for low in (-1e9, weak)]
+    for pair in (sides, sides[::-1]):
+        result = compare(*pair)
+        assert (result.verdict, result.start.partition(" ")[0]) == ("misaligned", "attention")
+        assert "PF415" not in {finding.rule for finding in result.findings}
+
+
+def test_another_constant_that_hides_as_well_is_none(tmp_path):
+    sides = [write_attention(tmp_path / str(low), low) for low in (-1e9, -1e4)]
+    assert compare(*sides).verdict != "misaligned"
+
+
+@pytest.mark.parametrize(
+    ("scores", "hides"),
+    [
+        ([[5.0, 1.0, -90.0]], True),
+        ([[5.0, 1.0, -50.0]], False),
+        ([[0.75, 0.25, 0.0]], True),
+        ([[0.75, 0.25, 1e-7]], False),
+        ([[5.0, -np.inf, -np.inf]], True),
+        ([[5.0, 1.0, np.nan]], False),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_what_hides_padding(scores, hides, dtype):
+    real = np.array([[True, True, False]])
+    rows = np.array([scores[0], scores[0], [9.0, 9.0, 9.0]])  # a row of padding may attend to anything
+    assert hides_padding(rows.reshape(1, 1, 3, 3).astype(dtype), real) is hides
 
 
 def test_without_a_mask_nobody_knows_of_padding(tmp_path):
