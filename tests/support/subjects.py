@@ -58,7 +58,8 @@ def explain_calls(reference, target):
             except CannotCompute:
                 continue
             tried = try_all(subject, list_hypotheses(of_call))
-        found.append(read_explanation({"results": [name_call(call)], **tried._asdict()}))
+            residuals = subject.describe_residuals()
+        found.append(read_explanation({"results": [name_call(call)], **tried._asdict(), "residuals": residuals}))
     return found
 
 
