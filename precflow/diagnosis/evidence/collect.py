@@ -120,11 +120,15 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
     observed = [] if blockers else add_products(reference, target, observe(reference, target, choose_examined(region.suspects)))
     # Gradients that are a sum of micro batches with a factor each have no factor of their own.
     of_loss = {BACKWARD, GRADIENT} if "micro_factors" in of_run else set()
+    of_training = (
+        {} if blockers else training.gather(reference, target, steps=steps, gradients=comparison.gradients, still=still)
+    )
+    treated = of_training.get("gradients_step")
     looked_at = [one.suspect for one in observed]
     observed = [
         one
         for one in observed
-        if not _is_told(one, still, steps)
+        if not _is_told(one, still, steps, treated)
         and one.reference.phase not in of_loss
         # Gradients that are clipped by their common norm all change, if one of them is wrong.
         and not (one.suspect.changed and _describe_start(one, region.suspects[0]))
@@ -152,7 +156,7 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
         "keep_tensors": keep_tensors(config),
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=comparison.incomplete),
         **of_run,
-        **({} if blockers else training.gather(reference, target, steps=steps, gradients=comparison.gradients, still=still)),
+        **of_training,
         **gather_still(still, region),
         **({} if blockers else gather_first_broken(find_first_broken(reference, target))),
         **({} if blockers else communication.gather_run(reference, target, region.suspects, judged)),
@@ -188,13 +192,16 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
     }
 
 
-def _is_told(call: ObservedCall, still: Sequence[StillParameter], steps: Sequence[ReplayedStep]) -> bool:
+def _is_told(call: ObservedCall, still: Sequence[StillParameter], steps: Sequence[ReplayedStep], treated: int | None) -> bool:
     """Tell whether evidence about the run explains a step of the optimizer, so that no other explanation is looked for.
 
-    It does if its weight stands still, if float64 says that the step does not follow, or if a setting differs.
+    It does if its weight stands still, if float64 says that the step does not follow, if a setting differs, or if the step is
+    given another gradient since step ``treated``, the first in which the sides clip or scale gradients differently.
     """
     if call.reference.phase != OPTIMIZER:
         return False
+    if treated is not None and call.reference.step >= treated and not call.inputs_equal:
+        return True
     if call.target is not None and find_different_arguments(call.reference, call.target, same_dtype=True):
         return True
     proven = {step.call for step in steps if step.is_fault or step.settings}

@@ -22,12 +22,14 @@ from precflow.dumps.protocol import Dump
 _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
 _SPREAD = 1e-3
+_SPREAD_OF_FACTOR = 0.02  # norms may be so much farther apart, of the logarithm between the factors
+_SCALED_SPREAD = 0.05  # and so far at most
 _AVERAGING = {"batch_norm": "training", "instance_norm": "use_input_stats"}  # operator -> argument that turns averaging on
 _OUTCOMES = frozenset(("loss_scale_at_the_end", "skipped_steps"))
 _KINDS = {
     "none": "unchanged",
     "scaled": "all multiplied by {:.3g}",
-    "scaled each": "each multiplied by a factor of its own",
+    "scaled each": "multiplied by {:.3g} to {:.3g}",
     "cut off": "cut off at {:.3g}",
     "bfloat16": "rounded to bfloat16",
     "float16": "rounded to float16",
@@ -67,7 +69,9 @@ EVIDENCE = {
         "between backward and the optimizer, on the reference",
         "What happened to the gradients in the first step in which it differs; absent if it is the same.",
     ),
-    "gradients_target": Evidence("the same on the target", "Such as: all multiplied by 0.13, cut off at 0.1, unchanged."),
+    "gradients_target": Evidence(
+        "the same on the target", "Such as: all multiplied by 0.13, to a norm of 1; cut off at 0.1; unchanged."
+    ),
     "gradients_step": Evidence("first in step", "Number of that step."),
     "gradients_left_side": Evidence(
         "gradients that still hold the last step's",
@@ -275,18 +279,55 @@ def _compare_changes(gradients: Gradients) -> dict[str, Any]:
             and all(math.isfinite(one.norm) for one in sides.values())
             and _differ(sides["reference"], sides["target"])
         ):
-            words = {f"gradients_{side}": _KINDS[change.kind].format(change.amount) for side, change in sides.items()}
+            words = {f"gradients_{side}": _describe_change(change) for side, change in sides.items()}
             return {**found, **words, "gradients_step": step}
     return found
 
 
+def _describe_change(change: GradientChange) -> str:
+    factors = sorted(factor for factor, _ in change.each.values())
+    text = _KINDS[change.kind].format(*((factors[0], factors[-1]) if factors else (change.amount,)))
+    is_shortened = change.kind == "scaled" and 0.0 < change.amount < 1.0
+    return f"{text}, to a norm of {change.norm:.3g}" if is_shortened else text  # of clipping, this is the limit
+
+
 def _differ(reference: GradientChange, target: GradientChange) -> bool:
-    if reference.kind != target.kind:
+    """Tell whether the sides treat gradients differently. Where gradients differ, the same clipping acts otherwise on them."""
+    kinds = {reference.kind, target.kind}
+    if kinds <= {"none", "scaled"}:
+        factors = [change.amount if change.kind == "scaled" else 1.0 for change in (reference, target)]
+        return not _is_same_scaling(factors, [reference.norm, target.norm])
+    if kinds == {"none", "cut off"}:
+        cut, unchanged = (reference, target) if target.kind == "none" else (target, reference)
+        return unchanged.peak > (1.0 + _SPREAD) * cut.amount  # else it has nothing beyond the same limit
+    if kinds == {"cut off"}:
+        return not math.isclose(reference.amount, target.amount, rel_tol=_SPREAD)
+    if kinds == {"scaled each"}:
+        both = [(one, target.each[name]) for name, one in reference.each.items() if name in target.each]
+        return any(_treat_differently(*one, *other) for one, other in both)
+    return len(kinds) > 1
+
+
+def _is_same_scaling(factors: Sequence[float], norms: Sequence[float]) -> bool:
+    """Tell whether the same treatment may have multiplied gradients by these factors, given their norms afterwards.
+
+    Clipped by their norm, gradients that differ have other factors and the same norm afterwards, or a smaller one that is below
+    the limit. With another loss scale they have the same norm but for what rounding does, which grows with the scale.
+    """
+    if math.isclose(*factors, rel_tol=_SPREAD):
         return True
-    # Clipped by their norm, gradients that differ have other factors and the same norm afterwards.
-    same_norm = abs(reference.norm - target.norm) <= _SPREAD * max(reference.norm, target.norm)
-    same_amount = abs(reference.amount - target.amount) <= 10 * _SPREAD * max(abs(reference.amount), abs(target.amount))
-    return reference.kind in {"scaled", "cut off"} and not same_amount and not same_norm
+    if not all(factor > 0.0 for factor in factors) or not all(norms):
+        return False
+    apart = math.log(norms[1] / norms[0])
+    if (factors[0] == 1.0 > factors[1] and apart > 0.0) or (factors[1] == 1.0 > factors[0] and apart < 0.0):
+        return True  # the one that is not clipped is shorter than the one that is
+    return abs(apart) <= max(_SPREAD, min(_SCALED_SPREAD, _SPREAD_OF_FACTOR * abs(math.log(factors[1] / factors[0]))))
+
+
+def _treat_differently(factor: float, norm: float, other: float, after: float) -> bool:
+    """Tell whether a gradient of about the same norm on both sides is multiplied by other factors."""
+    before = [norm / factor, after / other] if factor and other else [0.0, 0.0]
+    return math.isclose(*before, rel_tol=_SPREAD) and not math.isclose(factor, other, rel_tol=10 * _SPREAD)
 
 
 # Data

@@ -16,7 +16,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -26,7 +26,7 @@ from precflow.agent.contract import GRADIENT, OPTIMIZER
 from precflow.comparison.fused.value_classes import widen
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.training.optimizers import Floats
-from precflow.dumps.dtypes import FLOATS, is_floating
+from precflow.dumps.dtypes import FLOATS, float_facts, is_floating
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Record
 from precflow.errors import DumpError
@@ -35,6 +35,8 @@ LARGEST_WORK = 1 << 32
 """Bytes of gradients that are read at most; of those that come later only statistics are used."""
 _SAME_DIRECTION = 1.0 - 1e-5
 _SAME_FACTOR = 1e-3
+_SAME_PRODUCT = 1e-5  # relative; of float32 products, and of sketches, which are sums in float32
+_SAME_VALUE = 1e-6
 _LEFT = 1e-2  # largest part of the last step's gradient that the difference of the sides may leave unexplained
 _NARROW = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
@@ -82,6 +84,8 @@ class GradientChange:
             parameter by its own), ``cut off`` (elements beyond a limit), ``bfloat16`` or ``float16`` (rounded), ``other``.
         amount: The factor, or the limit; 0 where there is none.
         norm: Norm of all gradients as the optimizer sees them.
+        peak: Their largest magnitude.
+        each: Parameter -> its factor, and the norm that the optimizer sees; only of ``scaled each``.
     """
 
     side: str
@@ -90,6 +94,8 @@ class GradientChange:
     kind: str
     amount: float = 0.0
     norm: float = 0.0
+    peak: float = 0.0
+    each: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -188,11 +194,27 @@ class _Side:
     def read_linear(self, record: Record) -> Floats | None:
         """Return a gradient, else its sketch, whose sums and differences are those of the gradients; ``None`` without both."""
         whole = self.read(record)
+        return self._read_sketch(record) if whole is None else whole
+
+    def keep(self, record: Record) -> _Kept | None:
+        """Return what was kept of a gradient; ``None`` without its statistics, or if only those tell that it is not finite."""
+        whole = self.read(record)
+        if whole is not None:
+            limits = (float(whole.min()), float(whole.max())) if whole.size else (0.0, 0.0)
+            return _Kept(record, whole, whole=True, range=limits, norm=float(np.linalg.norm(whole)))
+        kept = record.statistics
+        if kept is None or record.share < 1 or kept.nonfinite or kept.sentinel or kept.rounding is not None:
+            return None
+        low, high, total, norm = (float(value or 0) for value in (kept.minimum, kept.maximum, kept.sum, _norm_of(record)))
+        sketch = self._read_sketch(record)
+        values = np.array([low, high, total, norm]) if sketch is None else sketch
+        return _Kept(record, values, whole=False, range=(low, high), norm=norm)
+
+    def _read_sketch(self, record: Record) -> Floats | None:
+        """Return the sums of a sketch, float64; ``None`` if none was kept, or it is damaged."""
         sketch = getattr(self._dump, "sketch", None)
-        if whole is not None or sketch is None:
-            return whole
         try:
-            kept = sketch(record)
+            kept = None if sketch is None else sketch(record)
         except DumpError:
             return None
         return None if kept is None else np.asarray(kept, np.float64).sum(axis=0).reshape(-1)
@@ -276,6 +298,72 @@ def _measure_left(side: _Side, other: _Side, place: Place) -> float | None:
 # Between backward and the optimizer
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """What was kept of a gradient.
+
+    Attributes:
+        record: Its record.
+        values: All values, else a sketch, else smallest, largest, sum and norm: each is multiplied with the gradient.
+        whole: They are all values.
+        range: Smallest and largest value.
+        norm: Norm.
+    """
+
+    record: Record
+    values: Floats
+    whole: bool
+    range: tuple[float, float]
+    norm: float
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The gradient of one parameter in one step, as backward left it and as the optimizer saw it, in the same form."""
+
+    made: _Kept
+    seen: _Kept
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Both have the same values."""
+        made, seen = self.made.record, self.seen.record
+        same_bits = bool(made.known) and (made.known, made.dtype) == (seen.known, seen.dtype)
+        return same_bits or (self.made.whole and np.array_equal(self.made.values, self.seen.values))
+
+    @property
+    def factor(self) -> float:
+        """What the gradient is multiplied by, if it is."""
+        made = self.made.values
+        return float(made @ self.seen.values) / float(made @ made)
+
+    @property
+    def is_multiplied(self) -> bool:
+        """Nothing but one factor and its rounding changed the gradient."""
+        expected = self.factor * self.made.values
+        units = [2.0 ** -float_facts(one.record.dtype).digits for one in (self.made, self.seen) if one.record.dtype in FLOATS]
+        rounding = max(_SAME_PRODUCT, *(2.0 * unit for unit in units))
+        if self.made.whole:
+            return np.allclose(self.seen.values, expected, rtol=rounding, atol=0)
+        return float(np.linalg.norm(self.seen.values - expected)) <= rounding * float(np.linalg.norm(expected))
+
+    def is_rounded(self, dtype: Any) -> bool:
+        """Tell whether the gradient was rounded to a type; of one that was not kept whole, whether it may have been."""
+        made, seen = self.made.values, self.seen.values
+        if self.made.whole:
+            return np.array_equal(_round(made, dtype), seen)
+        unit = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+        return float(np.linalg.norm(seen - made)) <= unit * float(np.linalg.norm(made))
+
+    def is_cut_off(self, limit: float) -> bool:
+        """Tell whether values beyond the limit became it, and no other changed."""
+        if self.made.whole:
+            return np.allclose(np.clip(self.made.values, -limit, limit), self.seen.values, rtol=_SAME_VALUE, atol=0)
+        if _find_peak(self.made) <= limit:
+            return self.is_unchanged
+        return np.allclose(np.clip(self.made.range, -limit, limit), self.seen.range, rtol=_SAME_VALUE, atol=0)
+
+
 def _find_changes(name: str, side: _Side) -> list[GradientChange]:
     steps: dict[tuple[int, int], list[Place]] = defaultdict(list)
     for place in side.given:
@@ -286,45 +374,50 @@ def _find_changes(name: str, side: _Side) -> list[GradientChange]:
 
 
 def _describe_change(name: str, side: _Side, places: Sequence[Place]) -> GradientChange | None:
-    """Say what happened to the gradients of one step; ``None`` if not all of them were kept."""
+    """Say what happened to the gradients of one step; ``None`` if too little was kept of one of them."""
     rank, step = places[0][:2]
-    pairs = [(side.read(side.gradients[place]), side.read(side.given[place])) for place in places]
-    known = [(made, seen) for made, seen in pairs if made is not None and seen is not None]
-    if len(known) < len(pairs) or any(made.shape != seen.shape for made, seen in known):
-        return None
-    norm = math.sqrt(math.fsum(float(seen @ seen) for _, seen in known))
-    kind, amount = _classify(known)
-    return GradientChange(name, step, rank, kind, amount, norm)
+    pairs = {}
+    for place in places:
+        made, seen = side.keep(side.gradients[place]), side.keep(side.given[place])
+        if made is None or seen is None or made.values.shape != seen.values.shape or made.whole != seen.whole:
+            return None
+        pairs[place[2]] = _Pair(made, seen)
+    kind, amount = _classify(list(pairs.values()))
+    norm = math.sqrt(math.fsum(pair.seen.norm**2 for pair in pairs.values()))
+    peak = max(_find_peak(pair.seen) for pair in pairs.values())
+    each = {name: (pair.factor, pair.seen.norm) for name, pair in pairs.items() if pair.made.values.any()}
+    return GradientChange(name, step, rank, kind, amount, norm, peak, each if kind == "scaled each" else {})
 
 
-def _classify(pairs: Sequence[tuple[Floats, Floats]]) -> tuple[str, float]:
+def _classify(pairs: Sequence[_Pair]) -> tuple[str, float]:
     """Return the kind of a change of gradients, and its amount."""
-    if all(np.array_equal(made, seen) for made, seen in pairs):
+    if all(pair.is_unchanged for pair in pairs):
         return "none", 0.0
-    pairs = [(made, seen) for made, seen in pairs if made.any()]
-    if not pairs or not all(np.isfinite(made).all() and np.isfinite(seen).all() for made, seen in pairs):
+    pairs = [pair for pair in pairs if pair.made.values.any()]
+    if not pairs or not all(np.isfinite(one.values).all() for pair in pairs for one in (pair.made, pair.seen)):
         return "other", 0.0
-    for name, dtype in _NARROW.items():
-        if all(np.array_equal(_round(made, dtype), seen) for made, seen in pairs):
+    for name, dtype in _NARROW.items() if any(pair.made.whole for pair in pairs) else ():
+        if all(pair.is_rounded(dtype) for pair in pairs):
             return name, 0.0
     return _find_factors(pairs) or _find_limit(pairs) or ("other", 0.0)
 
 
-def _find_factors(pairs: Sequence[tuple[Floats, Floats]]) -> tuple[str, float] | None:
-    factors = [float(made @ seen) / float(made @ made) for made, seen in pairs]
-    if not all(
-        np.allclose(seen, factor * made, rtol=1e-5, atol=0) for factor, (made, seen) in zip(factors, pairs, strict=True)
-    ):
+def _find_factors(pairs: Sequence[_Pair]) -> tuple[str, float] | None:
+    if not all(pair.is_multiplied for pair in pairs):
         return None
+    factors = [pair.factor for pair in pairs]
     middle = statistics.median(factors)
     is_one = all(math.isclose(factor, middle, rel_tol=_SAME_FACTOR) for factor in factors)
     return "scaled" if is_one else "scaled each", middle
 
 
-def _find_limit(pairs: Sequence[tuple[Floats, Floats]]) -> tuple[str, float] | None:
-    limit = max(float(np.abs(seen).max()) for _, seen in pairs)
-    is_cut = all(np.allclose(np.clip(made, -limit, limit), seen, rtol=1e-6, atol=0) for made, seen in pairs)
-    return ("cut off", limit) if is_cut else None
+def _find_limit(pairs: Sequence[_Pair]) -> tuple[str, float] | None:
+    limit = max(_find_peak(pair.seen) for pair in pairs)
+    return ("cut off", limit) if all(pair.is_cut_off(limit) for pair in pairs) else None
+
+
+def _find_peak(kept: _Kept) -> float:
+    return max(map(abs, kept.range))
 
 
 def _round(values: Floats, dtype: Any) -> Floats:

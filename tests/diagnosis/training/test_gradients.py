@@ -16,16 +16,27 @@ NAMES = ("a", "b", "c")
 class Run:
     """A dump of gradients: what backward leaves, what the optimizer sees, its settings, and what the model was given."""
 
-    def __init__(self, *, seen=lambda value: value, factor=1.0, settings=None, rates=(), batches=(), kept=True, steps=1):
+    def __init__(
+        self,
+        *,
+        seen=lambda value: value,
+        factor=1.0,
+        settings=None,
+        rates=(),
+        batches=(),
+        kept=True,
+        steps=1,
+        dtype=np.float32,
+    ):
         self.header = Header(dtype="float32")
         self.held, self.made = {}, []
         for step in range(steps):
             for order, name in enumerate(NAMES):
-                value = (np.random.default_rng(10 * step + order).standard_normal(32) * (order + 1) * factor).astype(np.float32)
+                value = (np.random.default_rng(10 * step + order).standard_normal(32) * (order + 1) * factor).astype(dtype)
                 self.call(name, "gradient", step, outputs=[value], kept=kept)
                 said = {"lr": repr(rates[step] if rates else 0.1), **((settings or {}).get(name, {}))}
                 self.call(
-                    name, "optimizer", step, inputs=[np.asarray(seen(value), np.float32)], outputs=[value], said=said, kept=kept
+                    name, "optimizer", step, inputs=[np.asarray(seen(value), dtype)], outputs=[value], said=said, kept=kept
                 )
         for step, batch in enumerate(batches):
             self.call("", "forward", step, inputs=[np.asarray(batch)])
@@ -90,14 +101,14 @@ def test_without_tensors_norms_come_from_statistics():
     whole = measure_gradients(Run(), Run())
     assert [row.reference for row in found.rows] == pytest.approx([row.reference for row in whole.rows])
     assert {row.cosine for row in found.rows} == {1.0}
-    assert found.changes == ()
+    assert {change.kind for change in found.changes} == {"none"}
 
 
 class Sketched(Run):
     """A run of which statistics and sketches are kept."""
 
-    def __init__(self, factor=1.0):
-        super().__init__(factor=factor, kept=False)
+    def __init__(self, **options):
+        super().__init__(kept=False, **options)
 
     def sketch(self, record):
         return self.held[record.text].reshape(1, -1)
@@ -196,11 +207,15 @@ def test_one_factor_for_all_gradients_is_found(factor):
 @pytest.mark.parametrize(
     ("reference", "target", "words"),
     [
-        (clip_norm, clip_value, ("all multiplied by 0.125", "cut off at 0.5")),
-        (None, clip_norm, ("unchanged", "all multiplied by 0.125")),
-        (clip_norm, lambda value: value * np.float32(0.25), ("all multiplied by 0.125", "all multiplied by 0.25")),
+        (clip_norm, clip_value, ("all multiplied by 0.125, to a norm of 2.52", "cut off at 0.5")),
+        (None, clip_norm, ("unchanged", "all multiplied by 0.125, to a norm of 2.52")),
+        (
+            clip_norm,
+            lambda value: value * np.float32(0.25),
+            ("all multiplied by 0.125, to a norm of 2.52", "all multiplied by 0.25, to a norm of 5.04"),
+        ),
         (None, narrow, ("unchanged", "rounded to bfloat16")),
-        (None, lambda value: value / np.abs(value).max(), ("unchanged", "each multiplied by a factor of its own")),
+        (None, lambda value: value / np.abs(value).max(), ("unchanged", "multiplied by 0.137 to 0.43")),
         (None, lambda value: value[::-1].copy(), ("unchanged", "changed in another way")),
     ],
 )
@@ -210,9 +225,49 @@ def test_what_happens_before_the_optimizer_is_told(reference, target, words):
     assert found["gradients_step"] == 0
 
 
-def test_a_loss_scale_that_is_taken_off_again_is_no_difference():
-    halves = Run(factor=2.0, seen=lambda value: value / 2)
-    assert "gradients_target" not in gather(Run(factor=4.0, seen=lambda value: value / 4), halves)
+@pytest.mark.parametrize("kind", [lambda **options: Run(kept=False, **options), Sketched], ids=["statistics", "sketches"])
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (clip_norm, "all multiplied by 0.125, to a norm of 2.52"),
+        (clip_value, "cut off at 0.5"),
+        (lambda value: value / np.abs(value).max(), "multiplied by 0.137 to 0.43"),
+        (lambda value: value + np.float32(0.1), "changed in another way"),
+        (narrow, "changed in another way"),  # which no sum proves
+    ],
+)
+def test_what_happens_to_gradients_that_were_not_kept_whole_is_told(seen, words, kind):
+    found = gather(kind(), kind(seen=seen))
+    assert (found["gradients_reference"], found["gradients_target"]) == ("unchanged", words)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_products_are_rounded_to_the_type_of_the_gradients(dtype):
+    found = gather(Run(dtype=dtype), Run(dtype=dtype, seen=lambda value: (value.astype(np.float32) * 0.3).astype(dtype)))
+    assert found["gradients_target"].startswith("all multiplied by 0.3, ")
+
+
+def test_gradients_that_are_not_finite_are_not_described():
+    broken = Run(seen=lambda value: np.where(value > 0, np.float32("inf"), value))
+    assert "gradients_target" not in gather(Run(), broken)
+
+
+@pytest.mark.parametrize("scale", [(4.0, 2.0), (1.0, 65536.0), (1024.0, 1.0)])
+def test_a_loss_scale_that_is_taken_off_again_is_no_difference(scale):
+    sides = [Run(factor=each, seen=lambda value, each=each: value / each) for each in scale]
+    assert "gradients_target" not in gather(*sides)
+
+
+def test_one_limit_that_only_longer_gradients_reach_is_no_difference():
+    def clip(norm):
+        return lambda value: value * np.float32(min(1.0, 30.0 / norm))
+
+    def cut(value):
+        return np.clip(value, -7.0, 7.0)
+
+    assert "gradients_target" not in gather(Run(seen=clip(20.2)), Run(factor=2.0, seen=clip(40.4)))
+    assert "gradients_target" in gather(Run(seen=clip(20.2)), Run(factor=2.0, seen=clip(90.0)))
+    assert "gradients_target" not in gather(Run(seen=cut), Run(factor=2.0, seen=cut))
 
 
 def test_gradients_in_16_bits_are_told_on_the_target_only():
