@@ -58,6 +58,7 @@ class DifferentInput:
         words: How it differs, such as ``955.182 (float32) / 956 (bfloat16)``; ``""`` if no values were kept.
         dtype: Element type on the reference, else on the target.
         shape: Sizes on the reference, else on the target.
+        kept: Its records on both sides, if it is data and all of it was kept.
     """
 
     name: str
@@ -65,6 +66,7 @@ class DifferentInput:
     words: str
     dtype: str
     shape: tuple[int, ...]
+    kept: tuple[Record, Record] | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,8 @@ def compare_given(reference: Dump, target: Dump, calls: ModelCalls = NOTHING_FUR
             continue
         kind, words = sides.compare(name, one, two)
         if kind in {DATA, CHOICE, ELSEWHERE, STALE}:
-            different.append(DifferentInput(name, kind, words, one.dtype, one.shape))
+            kept = sides.find_kept(name, one, two) if kind == DATA else None
+            different.append(DifferentInput(name, kind, words, one.dtype, one.shape, kept))
             continue
         entries[name] = one
         made += [name] if kind == _MADE else []
@@ -209,7 +212,7 @@ class _Sides:
 
     def compare(self, name: str, one: ContentEntry, two: ContentEntry) -> tuple[str, str]:
         """Return the kind of a difference between two inputs of one name, and how they differ in words."""
-        records = [origins.find_record(name, entry) for origins, entry in zip(self._origins, (one, two), strict=True)]
+        records = self._find_records(name, one, two)
         values = self._load_exactly(*records)
         if values is not None and one.dtype != two.dtype and one.shape == two.shape and _are_equal(*values):
             return _RETYPED, f"{one.dtype} / {two.dtype}, of equal values"
@@ -219,7 +222,7 @@ class _Sides:
             # A choice that is recorded is judged itself, and what depends on a near tie follows from the records.
             return _MADE if is_floating(one.dtype) or (here.linked and there.linked) else CHOICE, words
         if here is None or there is None:
-            same = self._find_sameness(name, one, two, (records[0], records[1]), values)
+            same = self._find_sameness(name, one, two, records, values)
             if same[0]:
                 return same
             words = f"{words}, {same[1]}" if same[1] else words
@@ -231,6 +234,15 @@ class _Sides:
         # Whole numbers, such as tokens, are equal by chance.
         is_stale = all(steps) and not steps[0] & steps[1] and is_floating(one.dtype) and is_floating(two.dtype)
         return STALE if is_stale else ELSEWHERE, words
+
+    def find_kept(self, name: str, one: ContentEntry, two: ContentEntry) -> tuple[Record, Record] | None:
+        """Return the records of an input, if both sides kept all of it."""
+        here, there = self._find_records(name, one, two)
+        return None if here is None or there is None or not (_is_whole(here) and _is_whole(there)) else (here, there)
+
+    def _find_records(self, name: str, one: ContentEntry, two: ContentEntry) -> tuple[Record | None, Record | None]:
+        here, there = self._origins
+        return here.find_record(name, one), there.find_record(name, two)
 
     def _find_sameness(
         self,
@@ -263,12 +275,16 @@ class _Sides:
 
     def _load_exactly(self, one: Record | None, two: Record | None) -> tuple[Array, Array] | None:
         """Return both tensors if all of both was kept."""
-        if one is None or two is None or not (one.stored and two.stored) or one.part or two.part:
+        if one is None or two is None or not (_is_whole(one) and _is_whole(two)):
             return None
         try:
             return self._dumps[0].tensor(one), self._dumps[1].tensor(two)
         except DumpError:
             return None  # it cannot be read, so nothing is known of it
+
+
+def _is_whole(record: Record) -> bool:
+    return record.stored and not record.part
 
 
 def _rename(here: Mapping[str, ContentEntry], there: Mapping[str, ContentEntry]) -> dict[str, ContentEntry]:

@@ -175,6 +175,52 @@ def test_pictures_that_differ_have_advice_for_pictures(both):
     assert "tokens" not in finding.fix
 
 
+class Sees(nn.Module):
+    """A model of pictures, or of tokens."""
+
+    def __init__(self, fault):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patch, self.embed = nn.Conv2d(3, 4, 4, 4), nn.Embedding(90, 4)
+
+    def forward(self, pixel_values):
+        return self.patch(pixel_values) if pixel_values.ndim > 2 else self.embed(pixel_values)
+
+
+PICTURES = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+MEAN, STD = (torch.tensor(each).view(1, 3, 1, 1) for each in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+TOKENS = torch.tensor([[5, 17, 31, 8, 22, 40, 0, 0], [9, 64, 12, 77, 51, 33, 80, 0]])
+PADDED_LEFT = torch.tensor([[0, 0, 5, 17, 31, 8, 22, 40], [0, 9, 64, 12, 77, 51, 33, 80]])
+
+
+@pytest.mark.parametrize(
+    ("given", "other", "told", "advice"),
+    [
+        (PICTURES, PICTURES.flip(1), "channels in the order 2, 1, 0", "BGR"),
+        (
+            (PICTURES - MEAN) / STD,
+            (PICTURES.flip(1) - MEAN) / STD,
+            "channels in the order 2, 1, 0; channels multiplied by 0.9825, 1, 1.018, then -0.345, 0, 0.3511 added",
+            "BGR",
+        ),
+        ((PICTURES - MEAN) / STD, PICTURES - MEAN, "channels multiplied by 0.229, 0.224, 0.225", "standard deviation"),
+        (PICTURES, PICTURES * 255, "each value multiplied by 255", "standard deviation"),
+        (PICTURES, PICTURES.flip(3), "flipped along axis 3", "flips"),
+        (TOKENS, PADDED_LEFT, "padded on the left in place of the right, with 0", "padding_side"),
+    ],
+)
+def test_a_preparation_that_can_be_named_is_named(both, given, other, told, advice):
+    def loop(model, recording, side):
+        model(other if side == "target" else given)
+        recording.step()
+
+    model = compare_dumps(*both(Sees, loop, level="module", detail="tensors"), command="", evaluates=False)
+    (finding,) = model.findings
+    assert (model.verdict.verdict, model.rows, finding.rule) == ("inconclusive", (), "PF417")
+    assert (finding.title, finding.certainty) == (f"step0.pixel_values is the reference's, {told}", "certain")
+    assert advice in finding.fix
+
+
 def entry(array):
     return {"content": builder.content_of(array), "dtype": array.dtype.name, "shape": list(array.shape)}
 

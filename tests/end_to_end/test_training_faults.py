@@ -45,7 +45,7 @@ TABLE = [  # fault, guilty phase, rule that names the cause ("" where none does)
     ("lost_update", "optimizer", "PF810"),
     ("frozen", "optimizer", "PF810"),
     ("other_parameters", "optimizer", "PF810"),
-    ("shuffled_data", "data", "PF402"),
+    ("shuffled_data", "data", "PF417"),
 ]
 
 

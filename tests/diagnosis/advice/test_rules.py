@@ -244,6 +244,7 @@ OTHER_INPUT = {
     "input_words": "955.2 / 956",
     "first_input_is": "data",
 }
+CHANGED_INPUT = {**OTHER_INPUT, "input_change": "channels in the order 2, 1, 0", "input_change_kinds": ["channels"]}
 FROM_ELSEWHERE = {"first_input_is": "elsewhere", "inputs_from_elsewhere": ["rank1.step1.x"]}
 MORE_STEPS = {"other_amounts": ["the reference made 5 steps and the target 7"]}
 COPIED_WEIGHT = {
@@ -559,6 +560,9 @@ TABLE = [
     ("PF415", {"padding_differs": "only rows of padding differ, where step0.mask is 0", "padding_records": 3}, {}),
     ("PF416", {"residuals_outside": ["the target adds input 0 of mlp inside of it, and the reference outside"]}, {}),
     ("PF408", {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step0.call1.ids"]}, OTHER_INPUT),
+    ("PF402", OTHER_INPUT, CHANGED_INPUT),
+    ("PF417", CHANGED_INPUT, OTHER_INPUT),
+    ("PF417", CHANGED_INPUT, {**CHANGED_INPUT, "first_input_is": "elsewhere"}),
     ("PF402", OTHER_INPUT, {**OTHER_INPUT, "first_input_is": "choice", "inputs_chosen": ["step1.timestep"]}),
     ("PF405", {"other_weight": "ema.weight", "introduced_fault": False}, {"introduced_fault": False}),
     ("PF405", {"other_weight": "ema.weight"}, {"other_weight": "ema.weight", "introduced_fault": True}),
@@ -1098,6 +1102,25 @@ def test_a_clean_run_is_advised_nothing(dtype):
 def test_advice_about_other_inputs_speaks_of_what_they_are(kind, word):
     finding = advise({**RUN, **OTHER_INPUT, "input_kind": kind, "suspects": []}, list(SHIPPED.values()))[0]
     assert (finding.rule, word in finding.fix) == ("PF402", True)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        (["channels", "scale"], ["BGR", "standard deviation"]),
+        (["layout"], ["permute"]),
+        (["flip"], ["flips"]),
+        (["order"], ["sampler"]),
+        (["shift"], ["crop"]),
+        (["padding"], ["padding_side"]),
+        (["tokens"], ["add_special_tokens"]),
+    ],
+)
+def test_advice_about_a_changed_input_speaks_of_each_change_and_of_no_other(kinds, words):
+    finding = advise({**RUN, **CHANGED_INPUT, "input_change_kinds": kinds, "suspects": []}, list(SHIPPED.values()))[0]
+    said = [word for word in ("BGR", "standard deviation", "permute", "flips", "sampler", "crop", "padding_side",
+                              "add_special_tokens") if word in finding.fix]  # fmt: skip
+    assert (finding.rule, said) == ("PF417", words)
 
 
 def test_what_was_tested_and_explains_little_is_ruled_out():

@@ -591,5 +591,9 @@ def test_the_checks_of_whole_networks_are_made(foreign_runs, copy):
     assert "single-point error" in find(foreign_runs / "tensor_L0", foreign_runs / "tensor_L0_fault")["PF601"]
     other = copy("tensor_L0")
     path = folder_of(other) / "dump_tensor_data" / "Module.embed.Embedding.forward.0.input.0.pt"
-    torch.save(torch.load(path) + 1, path)
+    ids = torch.load(path)
+    torch.save(ids + 1, path)
+    assert find(foreign_runs / "tensor_L0", other)["PF417"] == "step0.0 is the reference's, 1 added to each value"
+    ids.view(-1)[0] += 1
+    torch.save(ids, path)
     assert "step0.0" in find(foreign_runs / "tensor_L0", other)["PF402"]

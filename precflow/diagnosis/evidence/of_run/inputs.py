@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from precflow.diagnosis.evidence.input_changes import LARGEST, InputChange, find_input_change
 from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.dumps.batches import CHOICE, ELSEWHERE, DifferentInput, Given, find_given
 from precflow.dumps.dtypes import is_floating
 from precflow.environment.reproduction import describe_further, describe_tied
+from precflow.errors import DumpError
 
 if TYPE_CHECKING:
     from precflow.diagnosis.comparison import Comparison
@@ -25,6 +30,15 @@ EVIDENCE = {
     "input_kind": Evidence(
         "sort of data", "pictures, times, tokens, mask or positions, of the first input that differs; empty if unknown."
     ),
+    "input_change": Evidence(
+        "what gives the first from the reference's",
+        "Moved or multiplied values that give all of the target's: exactly, or to rounding where numbers are multiplied.",
+    ),
+    "input_change_kinds": Evidence(
+        "kinds of that change",
+        "channels, scale, layout, flip, order, shift, padding, tokens, in the order in which they are done.",
+    ),
+    "inputs_changed": Evidence("what gives these inputs from the reference's", "Up to three, each with its change."),
     "first_input_is": Evidence(
         "kind of the first difference",
         "data: other data; choice: chosen by the model before; elsewhere: made by another call of it; stale: made in another "
@@ -54,15 +68,38 @@ _NAMES = (  # the first that fits the last words of an input's name; a name says
 )
 _CHANNELS = (1, 3, 4)  # of pictures: grey, colours, colours with transparency; latents of 4 channels are not told from these
 _SHOWN = 5
+_EXPLAINED = 3  # inputs; all of a run are mostly changed alike
 
 
 def gather(run: Comparison) -> dict[str, Any]:
     """Return how inputs and weights differ that the models of both sides were given."""
-    return describe_given(find_given(run.target))
+    given = find_given(run.target)
+    return describe_given(given, _find_changes(run, given))
 
 
-def describe_given(given: Given) -> dict[str, Any]:
-    """Return the evidence by the names of ``EVIDENCE``; empty if nothing differs."""
+def _find_changes(run: Comparison, given: Given) -> dict[str, InputChange]:
+    """Return name -> change of the first inputs, as far as each of them is explained."""
+    changes: dict[str, InputChange] = {}
+    for each in given.different[:_EXPLAINED]:
+        if each.kept is None or max(math.prod(record.shape) for record in each.kept) > LARGEST:
+            break
+        try:
+            change = find_input_change(run.reference.tensor(each.kept[0]), run.target.tensor(each.kept[1]))
+        except DumpError:
+            break  # it cannot be read, so nothing is known of it
+        if change is None:
+            break
+        changes[each.name] = change
+    return changes
+
+
+def describe_given(given: Given, changes: Mapping[str, InputChange] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the evidence by the names of ``EVIDENCE``; empty if nothing differs.
+
+    Args:
+        given: What the models of both sides were given.
+        changes: Name of an input -> what gives it from the reference's.
+    """
     weights = given.weights
     found: dict[str, Any] = {}
     if weights.single:
@@ -76,6 +113,10 @@ def describe_given(given: Given) -> dict[str, Any]:
     if not given.different:
         return found
     first = given.different[0]
+    if change := changes.get(first.name):
+        found["input_change"] = change.text
+        found["input_change_kinds"] = list(change.kinds)
+        found["inputs_changed"] = [f"{name}: {each.text}" for name, each in changes.items()]
     return found | {
         "inputs_described": [f"{each.name}: {each.words}" for each in given.different if each.words][:_SHOWN],
         "input_words": first.words,
