@@ -58,7 +58,7 @@ class DifferentInput:
         words: How it differs, such as ``955.182 (float32) / 956 (bfloat16)``; ``""`` if no values were kept.
         dtype: Element type on the reference, else on the target.
         shape: Sizes on the reference, else on the target.
-        kept: Its records on both sides, if it is data and all of it was kept.
+        records: Its records on both sides, if it is data and both have one.
     """
 
     name: str
@@ -66,7 +66,7 @@ class DifferentInput:
     words: str
     dtype: str
     shape: tuple[int, ...]
-    kept: tuple[Record, Record] | None = None
+    records: tuple[Record, Record] | None = None
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ def compare_given(reference: Dump, target: Dump, calls: ModelCalls = NOTHING_FUR
             continue
         kind, words = sides.compare(name, one, two)
         if kind in {DATA, CHOICE, ELSEWHERE, STALE}:
-            kept = sides.find_kept(name, one, two) if kind == DATA else None
-            different.append(DifferentInput(name, kind, words, one.dtype, one.shape, kept))
+            records = sides.find_both(name, one, two) if kind == DATA else None
+            different.append(DifferentInput(name, kind, words, one.dtype, one.shape, records))
             continue
         entries[name] = one
         made += [name] if kind == _MADE else []
@@ -235,10 +235,10 @@ class _Sides:
         is_stale = all(steps) and not steps[0] & steps[1] and is_floating(one.dtype) and is_floating(two.dtype)
         return STALE if is_stale else ELSEWHERE, words
 
-    def find_kept(self, name: str, one: ContentEntry, two: ContentEntry) -> tuple[Record, Record] | None:
-        """Return the records of an input, if both sides kept all of it."""
+    def find_both(self, name: str, one: ContentEntry, two: ContentEntry) -> tuple[Record, Record] | None:
+        """Return the records of an input; ``None`` if a side has none."""
         here, there = self._find_records(name, one, two)
-        return None if here is None or there is None or not (_is_whole(here) and _is_whole(there)) else (here, there)
+        return None if here is None or there is None else (here, there)
 
     def _find_records(self, name: str, one: ContentEntry, two: ContentEntry) -> tuple[Record | None, Record | None]:
         here, there = self._origins
@@ -275,7 +275,7 @@ class _Sides:
 
     def _load_exactly(self, one: Record | None, two: Record | None) -> tuple[Array, Array] | None:
         """Return both tensors if all of both was kept."""
-        if one is None or two is None or not (_is_whole(one) and _is_whole(two)):
+        if one is None or two is None or not (is_whole(one) and is_whole(two)):
             return None
         try:
             return self._dumps[0].tensor(one), self._dumps[1].tensor(two)
@@ -283,7 +283,8 @@ class _Sides:
             return None  # it cannot be read, so nothing is known of it
 
 
-def _is_whole(record: Record) -> bool:
+def is_whole(record: Record) -> bool:
+    """Tell whether all elements of a tensor were kept."""
     return record.stored and not record.part
 
 

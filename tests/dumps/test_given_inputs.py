@@ -221,6 +221,24 @@ def test_a_preparation_that_can_be_named_is_named(both, given, other, told, advi
     assert advice in finding.fix
 
 
+@pytest.mark.parametrize(
+    ("other", "rule", "told"),
+    [
+        (PICTURES * 255, "PF417", "step0.pixel_values is the reference's, each value multiplied by 255"),
+        (PICTURES * 2 - 1, "PF417", "step0.pixel_values is the reference's, each value multiplied by 2, then -1 added"),
+        (PICTURES.flip(1), "PF402", "1 input differs, first step0.pixel_values"),
+    ],
+)
+def test_sketches_tell_one_factor_and_one_amount_and_nothing_more(both, other, rule, told):
+    def loop(model, recording, side):
+        model(other if side == "target" else PICTURES)
+        recording.step()
+
+    (finding,) = compare_dumps(*both(Sees, loop, level="module", detail="sketch"), command="", evaluates=False).findings
+    assert (finding.rule, finding.title) == (rule, told)
+    assert ("capture=tensors" in finding.fix) == (rule == "PF402")
+
+
 def entry(array):
     return {"content": builder.content_of(array), "dtype": array.dtype.name, "shape": list(array.shape)}
 

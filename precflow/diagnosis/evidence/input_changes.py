@@ -34,7 +34,7 @@ _Coordinates = list[npt.NDArray[np.intp]]
 _SAMPLE = 4096  # elements that say which change it may be
 _BLOCK = 1 << 20  # elements that are read at once
 _MOST_AXES = 5
-_SMALL_AXES = (3, 4)  # sizes of axes whose order is looked for
+SMALL_AXES = (3, 4)  # sizes of axes whose order is looked for
 _SIMPLER = 1 / 16  # of the rounding that is allowed: how far fewer numbers may be from factor and amount together
 _MOST_PADDINGS = 4  # values at the ends of rows that may be padding
 _MOST_GROUPS = 128  # with a factor each
@@ -45,7 +45,7 @@ _USUAL = (255.0, 1 / 255, 127.5, 1 / 127.5, 32768.0, 1 / 32768)  # of bytes and 
 _PICTURE_WORDS = ("uint8", "int8", "int16")  # whole numbers that are rounded numbers: pixels, samples of sound
 _HALF_STEP = 0.6  # half a whole number, and a little for what is computed with it
 _ROUNDINGS = 4.0  # of the coarser type: those of both sides, each of a value, a product and a sum
-_BEYOND = 8.0  # how many times their rounding the sides are apart, at least
+BEYOND = 8.0  # how many times their rounding the sides are apart, at least
 _BITS = 64.0  # that agree, so that it is no chance; for each factor and amount as many again
 _BITS_OF_TOKENS, _TOKENS = 15.0, 6  # a short text has not more, and nothing is fitted
 _MUCH = 0.25  # share of the values that are the same one
@@ -68,7 +68,7 @@ class InputChange:
     text: str
 
 
-class _Fit(NamedTuple):
+class Fit(NamedTuple):
     """Factor and amount of each group of values, and the axis that they are groups of; -1 for one group.
 
     Attributes:
@@ -292,7 +292,7 @@ class _Sides:
             return False
         there, here = (side[tuple(self._places)][self._telling].astype(np.float64) for side in (self._target, self._reference))
         limit = self._find_limit(here, there, 1.0, 0.0)
-        return bool(np.mean(np.abs(there - here)) <= _BEYOND * np.mean(limit)) if len(here) else True
+        return bool(np.mean(np.abs(there - here)) <= BEYOND * np.mean(limit)) if len(here) else True
 
     def find_moved(self) -> InputChange | None:
         """Find a change that only moves values, each with its bits."""
@@ -301,11 +301,11 @@ class _Sides:
         for move in self._list_moves():
             view = move.apply(self._reference)
             if move.parts and np.array_equal(view[tuple(self._places)], self._values) and self._is_exact(view):
-                return _describe(move, (), -1, _Fit(), self._target.ndim)
+                return _describe(move, (), -1, Fit(), self._target.ndim)
             for axis in self._list_small_axes():
                 order = self._find_exact_order(view, axis)
                 if order and self._is_exact(view.take(order, axis)):
-                    return _describe(move, order, axis, _Fit(), self._target.ndim)
+                    return _describe(move, order, axis, Fit(), self._target.ndim)
         return self._find_shuffled() or self._find_written_anew() or self._find_shifted()
 
     def find_scaled(self) -> InputChange | None:
@@ -319,7 +319,7 @@ class _Sides:
             if (
                 fit is not None
                 and self._is_one_enough(values, fit)
-                and self._holds(view, (), found := _Fit((fit[0],), (fit[1],)))
+                and self._holds(view, (), found := Fit((fit[0],), (fit[1],)))
             ):
                 return _describe(move, (), -1, found, self._target.ndim)
             for axis in self._list_small_axes():
@@ -349,8 +349,8 @@ class _Sides:
     def _list_small_axes(self) -> list[int]:
         """Return the axes of the target that may be those of channels, the likely ones first."""
         count = self._target.ndim
-        likely = _list_channel_axes(count)
-        small = [axis for axis in range(count) if self._target.shape[axis] in _SMALL_AXES and count > 1]
+        likely = list_channel_axes(count)
+        small = [axis for axis in range(count) if self._target.shape[axis] in SMALL_AXES and count > 1]
         return sorted(small, key=lambda axis: (axis not in likely, likely.index(axis) if axis in likely else axis))
 
     def _find_exact_order(self, view: _Numbers, axis: int) -> tuple[int, ...]:
@@ -457,7 +457,11 @@ class _Sides:
         if both is None:
             return None
         tried = [(1.0, 0.0)] if is_still else []
-        tried += [(self._snap(float(np.dot(here, there) / np.dot(here, here))), 0.0), (1.0, float(np.mean(there - here))), both]
+        tried += [
+            (snap_factor(float(np.dot(here, there) / np.dot(here, here)), self._relative), 0.0),
+            (1.0, float(np.mean(there - here))),
+            both,
+        ]
         for factor, amount in tried:
             limit = self._find_limit(here, there, factor, amount)
             is_as_good = _are_alike(here, (factor, amount), both, limit)
@@ -468,10 +472,6 @@ class _Sides:
                 bits = len(here) * min(_count_bits(there), width)
                 return (factor, amount) if bits >= _BITS + 2 * _BITS / groups else None
         return None
-
-    def _snap(self, factor: float) -> float:
-        """Return a usual factor that another is equal to, to rounding."""
-        return next((usual for usual in _USUAL if abs(factor - usual) <= 2 * self._relative * usual), factor)
 
     def _is_one_enough(self, values: _Numbers, fit: tuple[float, float]) -> bool:
         """Tell whether one factor and one amount say as much as those of each channel, which may be nearly the same."""
@@ -484,7 +484,7 @@ class _Sides:
                     return False
         return True
 
-    def _fit_orders(self, view: _Numbers, axis: int) -> Iterator[tuple[tuple[int, ...], _Fit]]:
+    def _fit_orders(self, view: _Numbers, axis: int) -> Iterator[tuple[tuple[int, ...], Fit]]:
         """Yield orders of an axis, each with what its indices are multiplied by: the axis as it is last only if it must be."""
         size, at = self._target.shape[axis], self._places[axis]
         found: dict[tuple[int, int], tuple[float, float]] = {}
@@ -505,10 +505,10 @@ class _Sides:
             still = order == tuple(range(size))
             yield (() if still else order), fits[order]
 
-    def _fit_groups(self, values: _Numbers, axis: int) -> _Fit | None:
+    def _fit_groups(self, values: _Numbers, axis: int) -> Fit | None:
         """Return a factor and an amount for each index of an axis; ``None`` if they are too many, or do not fit."""
         size, at = self._target.shape[axis], self._places[axis]
-        if not 2 <= size <= min(_MOST_GROUPS, self._target.size // (2 * _LEAST_OF_GROUP)) or size in _SMALL_AXES:
+        if not 2 <= size <= min(_MOST_GROUPS, self._target.size // (2 * _LEAST_OF_GROUP)) or size in SMALL_AXES:
             return None
         fits = []
         for index in range(size):
@@ -518,7 +518,7 @@ class _Sides:
             fits.append(fit)
         return _group(fits, axis)
 
-    def _holds(self, view: _Numbers, order: tuple[int, ...], fit: _Fit) -> bool:
+    def _holds(self, view: _Numbers, order: tuple[int, ...], fit: Fit) -> bool:
         """Tell whether factors and amounts give every value of the target, to rounding."""
         groups = range(len(fit.factors)) if fit.axis >= 0 else (None,)
         for index, factor, amount in zip(groups, fit.factors, fit.amounts, strict=True):
@@ -530,6 +530,11 @@ class _Sides:
                 if (np.abs(factor * wide[0] + amount - wide[1]) > self._find_limit(*wide, factor, amount)).any():
                     return False
         return True
+
+
+def snap_factor(factor: float, rounding: float) -> float:
+    """Return a usual factor that another is equal to, to rounding."""
+    return next((usual for usual in _USUAL if abs(factor - usual) <= 2 * rounding * usual), factor)
 
 
 def _solve(here: _Numbers, there: _Numbers) -> tuple[float, float] | None:
@@ -548,11 +553,11 @@ def _are_alike(here: _Numbers, one: tuple[float, float], two: tuple[float, float
     return bool(apart <= max(_SIMPLER, 1 / math.sqrt(len(here))) * np.mean(limit))
 
 
-def _group(fits: Sequence[tuple[float, float]], axis: int) -> _Fit:
-    return _Fit(tuple(factor for factor, _ in fits), tuple(amount for _, amount in fits), axis)
+def _group(fits: Sequence[tuple[float, float]], axis: int) -> Fit:
+    return Fit(tuple(factor for factor, _ in fits), tuple(amount for _, amount in fits), axis)
 
 
-def _count_numbers(fit: _Fit) -> int:
+def _count_numbers(fit: Fit) -> int:
     return sum(factor != 1.0 for factor in fit.factors) + sum(amount != 0.0 for amount in fit.amounts)
 
 
@@ -570,7 +575,7 @@ def _list_orders(count: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(orders))
 
 
-def _list_channel_axes(count: int) -> list[int]:
+def list_channel_axes(count: int) -> list[int]:
     """Return the axes where the channels of pictures are, first or last."""
     return {3: [0, 2], 4: [1, 3], 5: [1, 2, 4]}.get(count, [])
 
@@ -594,32 +599,33 @@ def _list_blocks(one: _Numbers, two: _Numbers) -> Iterator[tuple[_Numbers, _Numb
     yield from zip(np.array_split(one, parts, axis), np.array_split(two, parts, axis), strict=True)
 
 
-def _describe(move: _Move, order: tuple[int, ...], axis: int, fit: _Fit, count: int) -> InputChange:
+def _describe(move: _Move, order: tuple[int, ...], axis: int, fit: Fit, count: int) -> InputChange:
     """Put a change into words: what moves, the order of the channels, then factors and amounts."""
     parts = move.describe()
     if order:
         listed = ", ".join(map(str, order))
         name = _name_axis(axis, count)
         parts.append((ORDER if name == SAMPLES else CHANNELS, f"{name} in the order {listed}"))
-    factors, amounts = ([_show(values) for values in group] for group in (fit.factors, fit.amounts))
-    if len({*zip(factors, amounts, strict=True)}) == 1:
-        what, factors, amounts = "each value", factors[:1], amounts[:1]
-    else:
-        what = _name_axis(fit.axis, count)
-    times, plus = (", ".join([*texts[:_SHOWN], *(["..."] if len(texts) > _SHOWN else [])]) for texts in (factors, amounts))
-    if {*factors} != {"1"} and {*amounts} != {"0"}:
-        parts.append((SCALE, f"{what} multiplied by {times}, then {plus} added"))
-    elif {*factors} != {"1"}:
-        parts.append((SCALE, f"{what} multiplied by {times}"))
-    elif {*amounts} != {"0"}:
-        parts.append((SCALE, f"{plus} added to {what}"))
-    return InputChange(tuple(kind for kind, _ in parts), "; ".join(text for _, text in parts))
+    parts += [(SCALE, text) for text in describe_factors(fit, count)]
+    return InputChange(tuple(dict.fromkeys(kind for kind, _ in parts)), "; ".join(text for _, text in parts))
+
+
+def describe_factors(fit: Fit, count: int) -> list[str]:
+    """Return what factors and amounts do in words, for a tensor of so many axes."""
+    texts = [[_show(values) for values in group] for group in (fit.factors, fit.amounts)]
+    names = ["each value" if len({*group}) == 1 else _name_axis(fit.axis, count) for group in texts]
+    short = [group[:1] if len({*group}) == 1 else group for group in texts]
+    times, plus = (", ".join([*group[:_SHOWN], *(["..."] if len(group) > _SHOWN else [])]) for group in short)
+    if times != "1" and plus != "0" and names[0] == names[1]:
+        return [f"{names[0]} multiplied by {times}, then {plus} added"]
+    said = [f"{names[0]} multiplied by {times}"] if times != "1" else []
+    return [*said, *([f"{plus} added to {names[1]}"] if plus != "0" else [])]
 
 
 def _name_axis(axis: int, count: int) -> str:
     if axis == 0 and count > 3:
         return SAMPLES
-    return "channels" if axis in _list_channel_axes(count) else f"axis {axis}"
+    return "channels" if axis in list_channel_axes(count) else f"axis {axis}"
 
 
 def _show(value: float) -> str:

@@ -1123,6 +1123,14 @@ def test_advice_about_a_changed_input_speaks_of_each_change_and_of_no_other(kind
     assert (finding.rule, said) == ("PF417", words)
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_other_inputs_that_were_not_kept_are_to_be_recorded_with_their_values(is_kept):
+    finding = advise({**RUN, **OTHER_INPUT, "first_input_kept": is_kept, "suspects": []}, list(SHIPPED.values()))[0]
+    assert (finding.rule, "capture=tensors" in finding.fix) == ("PF402", not is_kept)
+    changed = advise({**RUN, **CHANGED_INPUT, "first_input_kept": is_kept, "suspects": []}, list(SHIPPED.values()))[0]
+    assert ("509 sums" in changed.why) == (not is_kept)
+
+
 def test_what_was_tested_and_explains_little_is_ruled_out():
     suspect = {
         "name": "a",

@@ -8,15 +8,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from precflow.comparison.estimated.kept_evidence import load_kept
 from precflow.diagnosis.evidence.input_changes import LARGEST, InputChange, find_input_change
+from precflow.diagnosis.evidence.input_sketches import find_scaled_sketch
 from precflow.diagnosis.evidence.pieces import Evidence
-from precflow.dumps.batches import CHOICE, ELSEWHERE, DifferentInput, Given, find_given
+from precflow.dumps.batches import CHOICE, ELSEWHERE, DifferentInput, Given, find_given, is_whole
 from precflow.dumps.dtypes import is_floating
 from precflow.environment.reproduction import describe_further, describe_tied
 from precflow.errors import DumpError
 
 if TYPE_CHECKING:
     from precflow.diagnosis.comparison import Comparison
+    from precflow.dumps.records import Record
 
 EVIDENCE = {
     "weights_of_another_type": Evidence(
@@ -39,6 +42,7 @@ EVIDENCE = {
         "channels, scale, layout, flip, order, shift, padding, tokens, in the order in which they are done.",
     ),
     "inputs_changed": Evidence("what gives these inputs from the reference's", "Up to three, each with its change."),
+    "first_input_kept": Evidence("all of the first was kept", "On both sides, so that its values can be compared."),
     "first_input_is": Evidence(
         "kind of the first difference",
         "data: other data; choice: chosen by the model before; elsewhere: made by another call of it; stale: made in another "
@@ -81,16 +85,22 @@ def _find_changes(run: Comparison, given: Given) -> dict[str, InputChange]:
     """Return name -> change of the first inputs, as far as each of them is explained."""
     changes: dict[str, InputChange] = {}
     for each in given.different[:_EXPLAINED]:
-        if each.kept is None or max(math.prod(record.shape) for record in each.kept) > LARGEST:
-            break
         try:
-            change = find_input_change(run.reference.tensor(each.kept[0]), run.target.tensor(each.kept[1]))
+            change = _find_change(run, *each.records) if each.records is not None else None
         except DumpError:
             break  # it cannot be read, so nothing is known of it
         if change is None:
             break
         changes[each.name] = change
     return changes
+
+
+def _find_change(run: Comparison, one: Record, two: Record) -> InputChange | None:
+    if max(math.prod(one.shape), math.prod(two.shape)) > LARGEST:
+        return None
+    if is_whole(one) and is_whole(two):
+        return find_input_change(run.reference.tensor(one), run.target.tensor(two))
+    return find_scaled_sketch(load_kept(one, run.reference), load_kept(two, run.target))
 
 
 def describe_given(given: Given, changes: Mapping[str, InputChange] = MappingProxyType({})) -> dict[str, Any]:
@@ -121,6 +131,7 @@ def describe_given(given: Given, changes: Mapping[str, InputChange] = MappingPro
         "inputs_described": [f"{each.name}: {each.words}" for each in given.different if each.words][:_SHOWN],
         "input_words": first.words,
         "input_kind": tell_kind(first),
+        "first_input_kept": first.records is not None and all(map(is_whole, first.records)),
         "inputs_chosen": [each.name for each in given.different if each.kind == CHOICE][:_SHOWN],
         "inputs_from_elsewhere": [each.name for each in given.different if each.kind == ELSEWHERE][:_SHOWN],
         "inputs_stale": [f"{each.name}: {each.words}" for each in given.stale][:_SHOWN],
