@@ -14,7 +14,7 @@ tokens do read it, however little of it shows in what they make of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -154,16 +154,18 @@ def mark_padding(
 
     def mark(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[Judged]:
         """Return the statuses, with those records as artefacts."""
-        failing = {one.record for one in judged if one.status in {"fail", "nonfinite"}}
+        failing = {one.record: one.status for one in judged if one.status in {"fail", "nonfinite"}}
         masks = find_masks(reference, target) if failing else {}
         if not masks:
             return list(judged)
         views = RealTokens(reference), RealTokens(target)
         judge = make_judge(*views)
-        sides = [_index_outputs(dump, failing) for dump in (reference, target)]
+        sides = [_index_outputs(dump, failing.keys()) for dump in (reference, target)]
         marked: dict[str, Judged] = {}
         for measure in sorted((one for one in measures if one.record in failing), key=lambda one: one.order):
             left, right = (side.get(measure.record) for side in sides)
+            if failing[measure.record] == "nonfinite":  # NaN times a weight of 0 is NaN in every real token
+                break
             mask = masks.get((left.whose.rank, left.whose.step)) if left is not None else None
             if mask is None or left is None or right is None:
                 break
@@ -184,5 +186,5 @@ def _is_of_scores(record: Record, mask: Mask) -> bool:
     return len(record.shape) == _SCORES and (record.shape[0], *record.shape[2:]) == (prompts, tokens, tokens)
 
 
-def _index_outputs(dump: Dump, wanted: set[str]) -> Mapping[str, Record]:
+def _index_outputs(dump: Dump, wanted: Container[str]) -> Mapping[str, Record]:
     return {record.text: record for call in dump.calls() for record in call.outputs if record.text in wanted}

@@ -60,6 +60,17 @@ def test_a_token_that_differs_beside_padding_is_a_fault(tmp_path):
     assert {finding.rule: finding.certainty for finding in result.findings}["PF415"] == "possible"  # it does not explain this
 
 
+def test_nan_in_padding_is_a_fault(tmp_path):
+    """A weight of 0 does not hide it: the next attention has NaN in every real token of the prompt."""
+
+    def nan_in_padding(hidden, _):
+        hidden[1, 2:] = np.nan
+
+    result = compare(write_padded(tmp_path / "a"), write_padded(tmp_path / "b", change=nan_in_padding))
+    assert (result.verdict, result.start) == ("misaligned", "layer")
+    assert "PF415" not in {finding.rule for finding in result.findings}
+
+
 def write_attention(folder, low, *, probabilities=False):
     """Write the scores of an attention whose padding is masked by adding a number, or what a softmax makes of them."""
     keys = REAL[:, None, None, :] == 1
