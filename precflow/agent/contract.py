@@ -67,6 +67,7 @@ BEFORE = "before"  # index `weight.before` of an input of the optimizer: the wei
 _WRAPPED = "_orig_mod"  # where the wrapper that torch.compile puts around a module keeps it
 OUTSIDE = "(outside)"  # module of operators that run while no module of the model is running
 
+MODULES = "modules"  # of a header's facts: name of a module -> how it was set when its first call was recorded
 CHECKSUM = "checksum"  # key of a JSON file with the checksum over everything else in it
 
 # Every key of a header with its empty value. The writer fills in the keys that its caller leaves out; a reader

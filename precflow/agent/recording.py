@@ -14,7 +14,7 @@ import torch
 from precflow.agent import redaction
 from precflow.agent.capture import autograd
 from precflow.agent.capture.recorder import Recorder
-from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, EMPTY_HEADER, FILLS_VERSION
+from precflow.agent.contract import DUMP_FORMAT, DUMP_SCHEMA, EMPTY_HEADER, FILLS_VERSION, MODULES
 from precflow.agent.dump.background import QUEUE_BYTES
 from precflow.agent.dump.writer import Writer
 from precflow.agent.failures import AgentError
@@ -110,8 +110,10 @@ class OpenDump:
         request, sites = self._request, list(self.recorder.sites)
         changed = changed._replace(draws=_describe_draws(draws, sites))
         header = build_header(request, self._device, weights=weights, inputs=inputs, changed=changed)
+        settings = self.recorder.describe_settings()
         return {
             **header,
+            "facts": {**header["facts"], **({MODULES: settings} if settings else {})},
             # In a resumed dump a rule may have matched only in steps that were recorded before, so none is called unmatched.
             "capture": {**request.capture.to_plain(), "unmatched": [] if request.resume else self.selection.unmatched},
             "updates": self.recorder.updates.describe(),

@@ -8,6 +8,7 @@ from typing import Any
 
 from precflow import keys
 from precflow.agent import redaction
+from precflow.agent.contract import MODULES
 from precflow.environment.program import BATCHES, SAMPLES, find_first_other_batch, find_moved
 
 ABSENT = "(absent)"
@@ -20,7 +21,7 @@ _EXPECTED = re.compile(
 _OF_A_DEVICE = re.compile(r"(device|switches)\..*|packages\.torch-npu")
 _FIRST = ("torch.version", "packages.torch-npu", "python.version")
 _SECTIONS = (
-    *("device", "switches", "variables", "hyperparameters", "loaders", SAMPLES, BATCHES, "program", "sources"),
+    *("device", "switches", "variables", "hyperparameters", MODULES, "loaders", SAMPLES, BATCHES, "program", "sources"),
     *("torch", "python", "system", "packages"),
 )
 _COMPUTE = ("torch", "torch-npu", "transformers", "diffusers", "tokenizers", "numpy", "accelerate", "safetensors")
@@ -59,6 +60,13 @@ def find_differences(
     # Of each loader the first batch of other samples.
     loaders = {name.rpartition(".")[0]: name for name in sorted(found, reverse=True) if name.startswith(f"{SAMPLES}.")}
     left_out = {name for name in found if name.startswith((f"{SAMPLES}.", f"{BATCHES}."))} - {*kept, *loaders.values()}
+    # A setting of a module that one side does not have says nothing, and of many that are set alike the first one is enough.
+    alike = {
+        (name.rpartition(".")[2], pair): name
+        for name, pair in reversed(found.items())
+        if name.startswith(f"{MODULES}.") and ABSENT not in pair
+    }
+    left_out |= {name for name in found if name.startswith(f"{MODULES}.")} - {*alike.values()}
     return {name: kept.get(name, pair) for name, pair in found.items() if name not in left_out}
 
 

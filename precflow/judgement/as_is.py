@@ -15,7 +15,7 @@ from precflow.agent.contract import GRADIENT, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.environment.as_is import NotedRun, NotedStep, SideRuns
 from precflow.judgement.curves import LossLine, find_loss_line
-from precflow.judgement.verdicts import AsIs, AsIsStep, Judged
+from precflow.judgement.verdicts import MISALIGNED_STATUSES, AsIs, AsIsStep, Judged
 
 _GROWTH = 8.0  # times that a difference may grow by from one step to the next, as for the loss of the second step
 _TIMES = 8.0  # the same gradients with the changes of the recipe, or a side from run to run, may be that much closer
@@ -79,7 +79,9 @@ def judge_as_is(
     if not judged:
         why = "it changes too much from run to run" if noise else "no loss and no gradient of its first steps was seen"
         return AsIs("not_comparable", f"{called} cannot be compared: {why}", tuple(steps))
-    return AsIs("agrees", f"{called} agrees: {_describe(judged, blind)}", tuple(steps))
+    differ = any(each.status in MISALIGNED_STATUSES for _, each in rows)  # the limits come from these records
+    said = f"differs by no more: {_describe(judged, math.inf)}" if differ else f"agrees: {_describe(judged, blind)}"
+    return AsIs("agrees", f"{called} {said}", tuple(steps))
 
 
 def _kinds(side: SideRuns) -> set[str]:

@@ -89,3 +89,11 @@ def test_switches_that_round_products():
     assert differences.find_reduced_switches({"switches": switches}, convolution=False) == ["matmul.allow_tf32=True"]
     assert differences.find_reduced_switches({"switches": switches}, convolution=True) == ["cudnn.allow_tf32=True"]
     assert differences.find_reduced_switches({"switches": {"float32_matmul_precision": "high"}}, convolution=False)
+
+
+def test_of_modules_that_are_set_alike_the_first_is_named_and_what_one_side_does_not_say_is_no_difference():
+    here, there = (
+        {**facts(), "modules": {f"layers.{number}.norm": {"eps": eps} for number in range(3)} | more}
+        for eps, more in (("1e-05", {"act": {"approximate": "none"}}), ("0.001", {"head": {"eps": "1"}}))
+    )
+    assert differences.find_differences(here, there) == {"modules.layers.0.norm.eps": ("1e-05", "0.001")}

@@ -1,6 +1,7 @@
 """Both sides as they are: rounding and a side's own noise explain a difference, and what cannot be compared is never a pass."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,6 +31,13 @@ def test_equal_losses_and_gradients_agree():
     found = judged(SOUND, SOUND)
     assert (found.state, found.text) == ("agrees", "the script as it is agrees: losses to 0 and gradients to 0")
     assert [step.step for step in found.steps] == [0, 1]
+
+
+def test_beside_records_that_differ_nothing_is_said_to_agree():
+    record = SimpleNamespace(phase="gradient", metrics={"relative_l2": 0.5}, record="fc/gradient.output.weight")
+    sides = [SideRuns(ran(steps(gradients=gradients, numbers=(0,)))) for gradients in (GRADIENTS, (3.1, -4.0))]
+    found = judged(*sides, rows=[(record, Judged("fc/gradient.output.weight", "fail"))])
+    assert (found.state, found.text) == ("agrees", "the script as it is differs by no more: losses to 0 and gradients to 0.02")
 
 
 @pytest.mark.parametrize(

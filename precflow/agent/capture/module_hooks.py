@@ -17,6 +17,7 @@ from precflow.agent.capture import autograd
 from precflow.agent.capture.arguments import Signatures, split_arguments
 from precflow.agent.capture.call_sites import ModuleCaller
 from precflow.agent.capture.lineage import has_own_memory, storages_of, version_of
+from precflow.agent.capture.module_settings import read_settings
 from precflow.agent.capture.nesting import TensorWithPath, output_tensors
 from precflow.agent.capture.record_lines import Heading
 from precflow.agent.capture.wrappers import COMPILED_CALL, bypasses_hooks, is_compiled, is_compiling, is_optimized, unwrap
@@ -89,6 +90,7 @@ class ModuleRecorder:
         calls: Number of module calls so far, recorded or not.
         unseen: Name of each compiled module that was called -> number of modules inside it, which could not be seen.
         eager: Names of compiled modules that were called and ran as they were written, in order.
+        settings: Name of a module -> how it was set when its first call was recorded; modules without settings have ``{}``.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class ModuleRecorder:
         self.calls = 0
         self.unseen: Dict[str, int] = {}
         self.eager: Dict[str, None] = {}
+        self.settings: Dict[str, Dict[str, str]] = {}
 
     def attach(
         self,
@@ -200,6 +203,8 @@ class ModuleRecorder:
             names = self._signatures.parameter_names(module.forward)[1:]  # without `self`
             tensors, module_call.arguments = split_arguments(positional, keywords, names)
             module_call.site = self._sites.find_number(module_call.caller)
+            if module_call.module not in self.settings:
+                self.settings[module_call.module] = read_settings(module)
         if module_call.in_scope and self._recorded:
             module_call.choice = self._stack.choose("module", module_call.module, module_call.class_name)
         if module_call.is_recorded:

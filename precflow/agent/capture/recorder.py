@@ -127,6 +127,10 @@ class Recorder:
         """Number of records so far, in all steps: tensors that went into or came out of a recorded call."""
         return self._lines.records
 
+    def describe_settings(self) -> Dict[str, Dict[str, str]]:
+        """Return how the modules were set whose calls were recorded; those without settings are left out."""
+        return {name: settings for name, settings in self._modules.settings.items() if settings}
+
     def describe_compiled(self) -> Dict[str, Any]:
         """Return what compiled code was run, as the header has it.
 

@@ -18,6 +18,7 @@ from precflow.diagnosis.training.replay import ReplayedStep, choose_cause, list_
 from precflow.diagnosis.training.updates import StillParameter
 from precflow.dumps.header import Header
 from precflow.dumps.protocol import Dump
+from precflow.environment.module_settings import read_module_settings
 
 _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
@@ -182,17 +183,25 @@ def find_other_numbers(reference: Dump, target: Dump) -> dict[str, list[str]]:
 def find_other_averages(reference: Dump, target: Dump) -> list[str]:
     """Return, in words, which batch norms average their running statistics at another rate.
 
-    Training does not read these statistics and no record holds them; evaluation does.
+    Training does not read these statistics and no record holds them; evaluation does. Modules say it themselves, and functions
+    that are called without one by their arguments.
     """
-    if not any(call.operator in _AVERAGING for call in reference.calls()):
-        return []
+    settings = [read_module_settings(dump.header.facts) for dump in (reference, target)]
     found: dict[str, None] = {}
+    for name, here in settings[0].items():
+        there = settings[1].get(name, {})
+        rates = here.get("momentum"), there.get("momentum")
+        averages = here.get("track_running_stats") == here.get("training") == there.get("training") == "True"
+        if averages and None not in rates and rates[0] != rates[1]:
+            found[f"{name} averages its running statistics with momentum {rates[0]} / {rates[1]}"] = None
+    if found or not any(call.operator in _AVERAGING for call in reference.calls()):
+        return list(found)
     for pair in pair_calls(reference, target):
-        here, there = (call.arguments.get("momentum") for call in (pair.reference, pair.target))
-        averages = any(record.weight.endswith("running_mean") for record in pair.reference.inputs)
+        given = tuple(call.arguments.get("momentum") for call in (pair.reference, pair.target))
+        reads = any(record.weight.endswith("running_mean") for record in pair.reference.inputs)
         is_training = pair.reference.arguments.get(_AVERAGING.get(pair.reference.operator, "")) == "True"
-        if averages and is_training and here != there:
-            found[f"{pair.reference.name} averages its running statistics with momentum {here} / {there}"] = None
+        if reads and is_training and given[0] != given[1]:
+            found[f"{pair.reference.name} averages its running statistics with momentum {given[0]} / {given[1]}"] = None
     return list(found)
 
 

@@ -335,6 +335,7 @@ TABLE = [
     ("PF222", variant("terms_added_twice", variant_detail="1 of 48"), variant("memory_order")),
     ("PF223", variant("memory_order", variant_detail="first"), variant("last_terms_left_out")),
     ("PF236", variant("not_bent", variant_says="hands on its input as it is"), variant("norm_added")),
+    ("PF237", {"module_settings": ["eps: 1e-05 / 0.001"]}, {}),
     ("PF209", variant("norm_added", variant_detail="rms_norm of its first"), variant("only_second")),
     ("PF209", variant("norm_added", variant_detail="layer_norm of its second"), variant("")),
     ("PF224", variant("only_second"), variant("only_first", **MASK)),

@@ -36,9 +36,9 @@ _UNDO = {
 
 
 def gather(run: Comparison) -> dict[str, Any]:
-    """Return the evidence; nothing for a run that says nothing of the sides as they are."""
+    """Return the evidence; nothing for a run that says nothing of the sides as they are, or has compared no record."""
     verdict = run.verdict
-    if verdict is None or not verdict.as_is.text:
+    if verdict is None or not verdict.as_is.text or not verdict.compared:
         return {}
     found = verdict.as_is
     kinds = [change.what for change in verdict.changes]

@@ -1,0 +1,37 @@
+"""How the module of a suspect is set, as far as both sides say it and it differs: its eps, its slope, the smoothing of a loss.
+
+Where only modules were recorded, no call of a function shows these. Of calls that functions were recorded of, their arguments
+show them too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from precflow.diagnosis.evidence.pieces import Evidence
+from precflow.environment.module_settings import find_other_module_settings
+
+if TYPE_CHECKING:
+    from precflow.diagnosis.comparison import Comparison
+    from precflow.diagnosis.evidence.tensors import ObservedCall
+
+EVIDENCE = {
+    "module_settings": Evidence(
+        "settings of its module", "`name: reference / target` of a module whose call is suspected; absent where none differs."
+    ),
+    "module_settings_elsewhere": Evidence("so are", "Up to five other modules that are set otherwise."),
+}
+
+_SHOWN = 5
+
+
+def gather(run: Comparison, call: ObservedCall) -> dict[str, Any]:
+    """Return what differs; nothing for calls of functions, whose arguments say it."""
+    if call.reference.operator or call.target is None:
+        return {}
+    every = find_other_module_settings(run.reference.header.facts, run.target.header.facts)
+    own = every.pop(call.reference.module, [])
+    if not own:
+        return {}
+    elsewhere = [f"{name}: {', '.join(texts)}" for name, texts in every.items()][:_SHOWN]
+    return {"module_settings": own, **({"module_settings_elsewhere": elsewhere} if elsewhere else {})}
