@@ -191,7 +191,7 @@ def find_other_averages(reference: Dump, target: Dump) -> list[str]:
     for name, here in settings[0].items():
         there = settings[1].get(name, {})
         rates = here.get("momentum"), there.get("momentum")
-        averages = here.get("track_running_stats") == here.get("training") == there.get("training") == "True"
+        averages = all(side.get(name) == "True" for side in (here, there) for name in ("track_running_stats", "training"))
         if averages and None not in rates and rates[0] != rates[1]:
             found[f"{name} averages its running statistics with momentum {rates[0]} / {rates[1]}"] = None
     if found or not any(call.operator in _AVERAGING for call in reference.calls()):

@@ -19,7 +19,7 @@ EVIDENCE = {
     "module_settings": Evidence(
         "settings of its module", "`name: reference / target` of a module whose call is suspected; absent where none differs."
     ),
-    "module_settings_elsewhere": Evidence("so are", "Up to five other modules that are set otherwise."),
+    "module_settings_elsewhere": Evidence("other modules that are set otherwise", "Up to five."),
 }
 
 _SHOWN = 5
