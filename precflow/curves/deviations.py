@@ -24,6 +24,7 @@ _LEAST_SPIKE = 0.1  # of the median around: smaller ones are nothing to look at
 _AROUND = 25  # steps to each side of a spike that tell what is usual
 _BATCHES = 20  # means over this many parts tell how certain a mean is, although neighbouring steps depend on each other
 _ABOVE_NOISE = 5.0  # standard errors by which a stretch of steps has to be apart
+_EQUAL_BEFORE = 2  # steps that are equal, with an update of the weights between them, before curves are apart by no chance
 _CLEAR_BEGIN = 12.0  # F statistic from which on two constants fit better than one, the best of some places
 _DOUBTS = 3.0  # standard errors from which on a mean difference is no chance
 
@@ -67,6 +68,7 @@ class Deviations:
         parted_step: The step from which on the smoothed curves stay more than 1 % apart until the end; -1 if they do not.
         apart_from: First step of the longest stretch in which the smoothed curves are more than 1 % apart; -1 without one.
         apart_to: Its last step.
+        equal_until: The step before ``apart_from``, if both have the same bits there and at all steps before; else -1.
         apart_at_once: They are apart there from one step to the next, and not little by little.
         mean_difference: Mean of the differences with their sign.
         mean_uncertainty: Its standard error, by the spread of means over 20 parts.
@@ -99,6 +101,7 @@ class Deviations:
     parted_step: int = -1
     apart_from: int = -1
     apart_to: int = -1
+    equal_until: int = -1
     apart_at_once: bool = False
     mean_difference: float = 0.0
     mean_uncertainty: float = math.inf
@@ -140,6 +143,7 @@ def measure(joined: Joined) -> Deviations:
     stretches = _find_stretches(apart, divide(difference, np.abs(reference)), window)
     longest = max(stretches, key=lambda one: one.last - one.first, default=None)
     until_end = stretches[-1] if stretches and stretches[-1].last == len(steps) - 1 else None
+    leading = int(np.argmax(difference != 0)) if difference.any() else len(steps)
     mean, uncertainty = estimate_mean(difference)
     above, below = int(np.count_nonzero(difference > 0)), int(np.count_nonzero(difference < 0))
     return replace(
@@ -161,6 +165,7 @@ def measure(joined: Joined) -> Deviations:
         parted_step=int(steps[until_end.first]) if until_end else -1,
         apart_from=int(steps[longest.first]) if longest else -1,
         apart_to=int(steps[longest.last]) if longest else -1,
+        equal_until=int(steps[leading - 1]) if longest is not None and longest.first == leading > 0 else -1,
         apart_at_once=longest is not None and longest.at_once,
         mean_difference=mean,
         mean_uncertainty=uncertainty,
@@ -276,7 +281,8 @@ def _find_stretches(apart: Values, relative: Values, window: int) -> list[_Stret
         last = len(signed) - 1 - _find_begin(signed[::-1], len(apart) - end, window)
         last = max(first, last)
         inside = signed[first : last + 1]
-        if abs(float(inside.mean())) < _ABOVE_NOISE * noise / math.sqrt(len(inside)):
+        is_equal_before = first >= _EQUAL_BEFORE and not signed[:first].any()
+        if abs(float(inside.mean())) < _ABOVE_NOISE * noise / math.sqrt(len(inside)) and not is_equal_before:
             continue  # single steps differ by so much that some of them in a row are apart by chance
         sizes = np.abs(inside)
         at_once = first > 0 and float(np.median(sizes[:3])) >= float(sizes.max()) / 2

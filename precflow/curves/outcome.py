@@ -134,6 +134,12 @@ def examine(  # noqa: PLR0913  each is a fact of its own, and all but three go b
         notes.append(
             f"the curves agree far better with {shift:+d} added to the target's steps: do both count from the same number?"
         )
+    if found.equal_until > found.first_step and not held.failed:
+        apart = f"{100 * found.smooth_rel_error:.2g} % apart from step {found.apart_from} on"
+        notes.append(
+            f"the same numbers up to step {found.equal_until}, then {apart}: "
+            f"capture.step=[{found.apart_from}] records that step"
+        )
     finite = np.isfinite(joined.reference) & np.isfinite(joined.target)
     scales = {"reference": reference, "target": target} if _SCALE in name else {}
     return CurveOutcome(

@@ -132,6 +132,15 @@ def test_noise_of_single_steps_is_no_stretch_in_which_they_are_apart():
         assert (found.apart_from, found.parted_step) == (-1, -1)
 
 
+def test_equal_steps_before_a_few_that_are_apart_leave_nothing_to_chance():
+    reference = [2.363, 2.439, 2.360, 2.452]
+    found = compare(reference, [2.363, 2.439, 2.311, 2.352])
+    assert (found.apart_from, found.apart_to, found.parted_step, found.equal_until) == (2, 3, 2, 1)
+    assert compare(reference, [2.363, 2.431, 2.311, 2.352]).equal_until == -1, "not equal to the last step before"
+    assert compare(reference, [2.363, 2.339, 2.411, 2.402]).apart_from == -1, "one equal step may be chance"
+    assert compare(reference, reference).equal_until == -1, "never apart"
+
+
 def test_spikes_of_one_side():
     reference, target = training_run()
     reference[500] += 5

@@ -162,3 +162,11 @@ def test_the_picture_has_few_points_and_every_spike():
     assert (chosen[777], chosen[50_001], math.isnan(chosen[60_000])) == (3.0, 3.0, True)
     assert {0, 99_999} <= chosen.keys()
     assert [point.step for point in points] == sorted(chosen)
+
+
+def test_a_jump_behind_equal_steps_is_noted_where_the_limits_allow_it():
+    reference = np.array([2.363, 2.439, 2.360, 2.452])
+    target = reference * [1.0, 1.0, 1.0, 1.02]
+    (note,) = examine("loss", series(reference), series(target), limits={"max_abs_error": 1.0}).notes
+    assert note.startswith("the same numbers up to step 2, then 2 % apart from step 3 on: capture.step=[3] ")
+    assert not examine("loss", series(reference), series(target), limits={"max_abs_error": 0.01}).notes, "a finding says it"

@@ -330,7 +330,7 @@ class _Loss:
     Attributes:
         text: Both values and how far they are apart.
         differs: They are further apart than what passed of the forward explains; ``None`` if neither is finite.
-        follows_forward: No record of the step's forward fails, so that a difference starts with the loss itself.
+        follows_forward: The step's forward was compared and no record of it fails: a difference starts with the loss itself.
     """
 
     text: str
@@ -345,7 +345,8 @@ def _compare_loss(reference: Header, target: Header, rows: Mapping[str, Sequence
     if left is None or right is None:
         return None
     forward = [(row.measure, row.judged) for row in rows[FORWARD]]
-    follows = not any(row.fails and row.step == step for row in rows[FORWARD])
+    of_step = [row for row in rows[FORWARD] if row.step == step]
+    follows = bool(tally([row.judged for row in of_step]).compared) and not any(row.fails for row in of_step)
     if not (math.isfinite(left) or math.isfinite(right)):
         return _Loss("it is finite on neither side", None, follows)
     line = find_loss_line(forward, step, (reference.dtype, target.dtype))
@@ -371,6 +372,8 @@ def _tell_loss(loss: _Loss, *, guilty: str) -> PhaseState:
         return PhaseState(LOSS, "starts", f"{loss.text}, though the forward agrees")
     if guilty:
         return PhaseState(LOSS, "inherits", loss.text)
+    if not loss.follows_forward:
+        return PhaseState(LOSS, "not_told", f"{loss.text}, and the forward before it was not compared")
     return PhaseState(LOSS, "not_told", f"{loss.text}: {_PROVES_NOTHING}")
 
 

@@ -168,6 +168,14 @@ def test_a_loss_that_is_apart_though_the_forward_agrees_is_guilty():
     assert words(states)["backward"] == "misaligned"
 
 
+def test_a_loss_that_is_apart_where_no_forward_was_compared_blames_nobody():
+    losses = {"reference": Run(losses=(1.0,), inputs="same"), "target": Run(losses=(0.25,), inputs="same")}
+    states = tell(kept=(), verdict="misaligned", **losses)
+    assert not find_guilty(states)
+    assert (states[2].name, states[2].state) == ("loss", "not_told")
+    assert states[2].why == "1 and 0.25, 0.75 apart, and the forward before it was not compared"
+
+
 def test_a_loss_that_is_apart_comes_before_an_update_that_was_not_recorded():
     losses = {"reference": Run(losses=(1.0, 0.5), inputs="same"), "target": Run(losses=(0.25, 0.1), inputs="same")}
     states = tell(fail("a/forward.output.0@1.0"), kept=STEP[:4], suspects=["a/forward.output.0@1.0"], **losses)

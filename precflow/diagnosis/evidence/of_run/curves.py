@@ -29,6 +29,9 @@ EVIDENCE = {
     ),
     "curve_apart_from": Evidence("apart from step", "Start of the longest stretch in which they are apart; -1 without one."),
     "curve_apart_to": Evidence("apart to step", "Last step of that stretch."),
+    "curve_equal_until": Evidence(
+        "equal up to step", "The step before they are apart, if the sides have the same bits until then; else -1."
+    ),
     "curve_mean_difference": Evidence("mean difference", "Target minus reference, with its sign."),
     "curve_one_sided": Evidence("to one side", "The mean difference is more than three times its uncertainty."),
     "curve_above": Evidence("steps with the target above", "Share of the steps.", unit="%"),
@@ -103,6 +106,7 @@ def gather_curves(outcomes: Sequence[CurveOutcome]) -> dict[str, Any]:
         "curve_parted_step": found.parted_step,
         "curve_apart_from": found.apart_from,
         "curve_apart_to": found.apart_to,
+        "curve_equal_until": found.equal_until,
         "curve_mean_difference": found.mean_difference,
         "curve_one_sided": found.one_sided,
         "curve_above": found.above,
