@@ -6,9 +6,47 @@ the same: one token more was generated, one batch less was evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from precflow.dumps.header import Header, RanInAll
+
+
+@dataclass(frozen=True)
+class OtherMicroBatches:
+    """The first step of a script that has another number of micro batches on each side.
+
+    Attributes:
+        step: Its number.
+        text: The same in words, with both numbers.
+    """
+
+    step: int
+    text: str
+
+
+def find_other_micro_batches(reference: Mapping[str, Any], target: Mapping[str, Any]) -> OtherMicroBatches | None:
+    """Return the first step of two runs of a script that has another number of micro batches on each side.
+
+    An optimizer that steps twice in one iteration makes a further step, of a single micro batch.
+
+    Args:
+        reference: Section ``script`` of the reference's header.
+        target: The same of the target.
+    """
+    runs = [[tuple(run) for run in side.get("micro_batches", [])] for side in (reference, target)]
+    last = min(int(side.get("steps", 0)) for side in (reference, target))
+    for step in range(last):
+        here, there = (_count_at(run, step) for run in runs)
+        if here != there:
+            return OtherMicroBatches(step, f"step {step} has {here} micro batches on the reference, {there} on the target")
+    return None
+
+
+def _count_at(runs: Sequence[tuple[int, ...]], step: int) -> int:
+    """Return the number of micro batches in a step, from runs of steps that have the same."""
+    return next((count for first, count in reversed(runs) if first <= step), 0)
 
 
 def find_other_amounts(reference: Header, target: Header) -> list[str]:
@@ -30,7 +68,12 @@ def find_other_amounts(reference: Header, target: Header) -> list[str]:
     found = []
     for rank, (here, there) in enumerate(zip(reference.ran, target.ran, strict=True)):
         texts = list(_compare(here, there, same_end=len(ends) == 1))
-        if texts:
+        different = find_other_micro_batches(reference.script, target.script) if rank == 0 else None
+        if different is not None and texts:
+            found.append(f"{different.text}; the reference made {'; '.join(texts)}")
+        elif different is not None:
+            found.append(different.text)
+        elif texts:
             found.append(f"{f'on rank {rank}, ' if rank else ''}the reference made {'; '.join(texts)}")
     return found
 

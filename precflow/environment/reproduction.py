@@ -11,6 +11,7 @@ from precflow.agent.contract import CHECKED
 from precflow.dumps.batches import CALLS, CHOICE, ELSEWHERE, STALE, Given
 from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.starting_weights import TiedWeight
+from precflow.environment.amounts import find_other_micro_batches
 from precflow.environment.program import describe_other_program
 
 _SHOWN = 5
@@ -42,7 +43,8 @@ def find_blockers(reference: Header, target: Header, same: Sequence[str]) -> lis
     if seeds[0] != seeds[1] and not is_foreign:
         blockers.append(f"the seeds differ: {seeds[0]} on the reference, {seeds[1]} on the target")
     elif reference.script and target.script:
-        blockers += _find_different_scripts(reference.script, target.script)
+        recorded = max(max(header.capture.get("step") or (0,)) for header in (reference, target))
+        blockers += _find_different_scripts(reference.script, target.script, recorded)
     contents = (("weights", reference.weights, target.weights), ("inputs", reference.inputs, target.inputs))
     unknown = find_unknown(reference, target)
     different = [
@@ -63,8 +65,8 @@ def find_unknown(reference: Header, target: Header) -> tuple[str, ...]:
     )
 
 
-def _find_different_scripts(reference: Mapping[str, Any], target: Mapping[str, Any]) -> list[str]:
-    """Return in which ways two runs of a script did not make the same steps, in words."""
+def _find_different_scripts(reference: Mapping[str, Any], target: Mapping[str, Any], recorded: int) -> list[str]:
+    """Return in which ways two runs of a script did not make the same steps up to the last recorded one, in words."""
     found = []
     seeds = [side.get("seeds", {}).get("torch") for side in (reference, target)]
     if seeds[0] != seeds[1]:
@@ -78,18 +80,8 @@ def _find_different_scripts(reference: Mapping[str, Any], target: Mapping[str, A
             "scaler does after an overflow: from there on, steps are not the same iterations"
         )
         return found
-    runs = [[tuple(run) for run in side.get("micro_batches", [])] for side in (reference, target)]
-    last = min(int(side.get("steps", 0)) for side in (reference, target))
-    different = next((step for step in range(last) if _count_at(runs[0], step) != _count_at(runs[1], step)), None)
-    if different is not None:
-        counts = [_count_at(run, different) for run in runs]
-        found.append(f"step {different} has {counts[0]} micro batches on the reference, {counts[1]} on the target")
-    return found
-
-
-def _count_at(runs: Sequence[tuple[int, ...]], step: int) -> int:
-    """Return the number of micro batches in a step, from runs of steps that have the same."""
-    return next((count for first, count in reversed(runs) if first <= step), 0)
+    different = find_other_micro_batches(reference, target)
+    return found + ([different.text] if different is not None and different.step <= recorded else [])
 
 
 def _describe_batches(reference: ContentEntries, target: ContentEntries) -> str:

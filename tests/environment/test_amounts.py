@@ -41,6 +41,18 @@ def test_what_one_side_made_more_of(reference, target, texts):
     assert find_other_amounts(header(reference), header(target)) == texts
 
 
+def test_the_first_step_with_other_micro_batches_is_named():
+    once, twice = {"steps": 4, "micro_batches": [[0, 2]]}, {"steps": 5, "micro_batches": [[0, 2], [2, 1], [3, 2]]}
+    sides = header(ran(4, {"": 8}), **once), header(ran(5, {"": 8}), **twice)
+    assert find_other_amounts(*sides) == [
+        "step 2 has 2 micro batches on the reference, 1 on the target; the reference made 4 steps and the target 5"
+    ]
+    as_many = {"steps": 4, "micro_batches": [[0, 2], [2, 1], [3, 3]]}
+    assert find_other_amounts(header(ran(4), **once), header(ran(4), **as_many)) == [
+        "step 2 has 2 micro batches on the reference, 1 on the target"
+    ]
+
+
 def test_only_what_can_be_compared_is():
     short, long = ran(5, whole=False), ran(9, whole=False)
     assert find_other_amounts(header(short), header(long, last=8)) == [], "ended after another step that was recorded"

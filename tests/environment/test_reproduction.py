@@ -1,5 +1,7 @@
 """What makes a comparison meaningless."""
 
+from dataclasses import replace
+
 import pytest
 
 from precflow.dumps.header import ContentEntries, ContentEntry, Header, ObserverCheck, RepeatCheck
@@ -20,6 +22,15 @@ def header(weights=None, inputs=None, seed=1234, recipe="demo"):
 
 def test_equal_starts_block_nothing():
     assert find_blockers(header(), header(), BOTH) == []
+
+
+@pytest.mark.parametrize(("recorded", "blocks"), [([0, 1], False), ([0, 2], True)])
+def test_a_step_with_other_micro_batches_blocks_only_where_it_was_reached(recorded, blocks):
+    sides = [
+        replace(header(), script={"steps": 4, "micro_batches": runs}, capture={"step": recorded})
+        for runs in ([[0, 2]], [[0, 2], [2, 1]])
+    ]
+    assert bool(find_blockers(*sides, BOTH)) is blocks
 
 
 def test_weights_that_differ_are_named():
