@@ -44,6 +44,7 @@ _DEPENDENT = 0.5  # square of the correlation
 _USUAL = (255.0, 1 / 255, 127.5, 1 / 127.5, 32768.0, 1 / 32768)  # of bytes and of 16-bit sound
 _PICTURE_WORDS = ("uint8", "int8", "int16")  # whole numbers that are rounded numbers: pixels, samples of sound
 _HALF_STEP = 0.6  # half a whole number, and a little for what is computed with it
+_AVERAGE = 1 / 8  # of the most that rounding may do
 _ROUNDINGS = 4.0  # of the coarser type: those of both sides, each of a value, a product and a sum
 BEYOND = 8.0  # how many times their rounding the sides are apart, at least
 _BITS = 64.0  # that agree, so that it is no chance; for each factor and amount as many again
@@ -431,7 +432,7 @@ class _Sides:
         amount = int(self._target.flat[0]) - int(self._reference.flat[0])
         if abs(amount) >= _MOST_ADDED or not np.array_equal(self._reference + amount, self._target):
             return None
-        return InputChange((SCALE,), f"{amount} added to each value")
+        return InputChange((SCALE,), f"each value with {amount} added")
 
     def _can_tell(self, telling: npt.NDArray[np.bool_], bits: float = 0.0) -> bool:
         """Tell whether the sampled values that are meant prove something, if they are all equal to what they should be."""
@@ -443,7 +444,15 @@ class _Sides:
         """Return how far each value may be off, for the rounding of both sides, of what is computed between, and of amounts."""
         typical = abs(factor) * float(np.median(np.abs(here))) + float(np.median(np.abs(there))) if len(here) else 0.0
         limit = _ROUNDINGS * self._relative * (np.abs(factor * here) + np.abs(there) + abs(amount) + typical)
-        return np.asarray(limit + abs(factor) * self._roundings[0].absolute + self._roundings[1].absolute)
+        return np.asarray(limit + self._find_absolute(factor))
+
+    def _find_absolute(self, factor: float) -> float:
+        return abs(factor) * self._roundings[0].absolute + self._roundings[1].absolute
+
+    def _is_rounding(self, left: _Numbers, limit: _Numbers, factor: float) -> bool:
+        """Tell whether an error is nowhere over its limit and far below it on average, as rounding is."""
+        absolute = self._find_absolute(factor)
+        return bool((left <= limit).all() and np.mean(left) <= _AVERAGE * np.mean(limit - absolute) + absolute)
 
     def _fit(
         self, values: _Numbers, chosen: npt.NDArray[np.bool_], groups: int, *, is_still: bool = False
@@ -465,7 +474,7 @@ class _Sides:
         for factor, amount in tried:
             limit = self._find_limit(here, there, factor, amount)
             is_as_good = _are_alike(here, (factor, amount), both, limit)
-            if factor and is_as_good and (np.abs(factor * here + amount - there) <= limit).all():
+            if factor and is_as_good and self._is_rounding(np.abs(factor * here + amount - there), limit, factor):
                 spread = float(np.median(np.abs(there - np.median(there))))
                 typical = float(np.median(limit))
                 width = math.log2(spread / typical) if spread > typical > 0 else 0.0 if typical else math.inf
@@ -619,7 +628,7 @@ def describe_factors(fit: Fit, count: int) -> list[str]:
     if times != "1" and plus != "0" and names[0] == names[1]:
         return [f"{names[0]} multiplied by {times}, then {plus} added"]
     said = [f"{names[0]} multiplied by {times}"] if times != "1" else []
-    return [*said, *([f"{plus} added to {names[1]}"] if plus != "0" else [])]
+    return [*said, *([f"{names[1]} with {plus} added"] if plus != "0" else [])]
 
 
 def _name_axis(axis: int, count: int) -> str:

@@ -1,5 +1,7 @@
 """Whatever moves or multiplies an input is found and named; nothing is said of inputs without such a change."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -34,8 +36,7 @@ def name(reference, target):
         return ""
     assert change.kinds
     assert {*change.kinds} <= {*KINDS}
-    for part in change.text.split("; "):
-        assert CATALOGUE.translate_whole(part), part
+    assert {*re.findall("[a-z]{2,}", CATALOGUE.translate(change.text))} <= {"token"}
     return change.text
 
 
@@ -84,7 +85,8 @@ def test_another_normalisation_is_found_behind_another_order(seed, dtype, order,
     is_moved = order != [0, 1, 2]
     assert (f"channels in the order {', '.join(map(str, order))}" in text) == is_moved
     if lacks == "std" and not is_moved:
-        assert text == "channels multiplied by 0.229, 0.224, 0.225"
+        assert text.startswith("channels multiplied by ")
+        assert list(map(float, text.split("by ")[1].split(", "))) == pytest.approx([0.229, 0.224, 0.225], abs=5e-4)
     elif lacks == "both" and not is_moved and dtype != FLOATS[2]:
         assert text == "channels multiplied by 0.229, 0.224, 0.225, then 0.485, 0.456, 0.406 added"
     else:
@@ -161,7 +163,7 @@ def test_one_token_more_and_tokens_that_are_shifted_are_named(seed, dtype):
     assert name(begun, tokens) == "one token less at the start, 1"
     assert name(tokens, np.pad(tokens, ((0, 0), (0, 1)), constant_values=2)) == "one token more at the end, 2"
     assert name(tokens, begun[:, :-1]) == "shifted by 1 along axis 1, the rest equal"
-    assert name(tokens, tokens + 1) == "1 added to each value"
+    assert name(tokens, tokens + 1) == "each value with 1 added"
 
 
 @given(
@@ -177,6 +179,17 @@ def test_nothing_is_said_of_noise_even_behind_a_change(seed, dtype, size):
     noise = size * draw(seed + 1, pictures.shape, np.dtype(np.float64))
     for changed in (pictures, pictures[:, ::-1], pictures[..., ::-1] * 2):
         assert name(pictures, (changed.astype(np.float64) + noise).astype(dtype)) == ""
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("factor", [1.0, 2.1])
+def test_nothing_is_said_of_noise_that_is_a_few_times_as_large_as_rounding(dtype, factor):
+    pictures = draw(0, (2, 3, 32, 32), dtype)
+    flipped = pictures[..., ::-1].astype(np.float64) * factor
+    rounding = float(ml_dtypes.finfo(dtype).eps) / 2
+    assert name(pictures, flipped.astype(dtype)).startswith("flipped along axis 3")
+    noisy = flipped * (1 + 6 * rounding * draw(1, pictures.shape, np.dtype(np.float64)))
+    assert name(pictures, noisy.astype(dtype)) == ""
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

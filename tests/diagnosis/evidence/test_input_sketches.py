@@ -1,5 +1,7 @@
 """One factor and amounts are found in sketches, and nothing is said of other changes."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ def sketch(values, **changes):
 
 def name_sketch(reference, target):
     change = find_scaled_sketch(sketch(reference), sketch(target))
-    assert change is None or all(map(CATALOGUE.translate_whole, change.text.split("; ")))
+    assert change is None or not re.search("[a-z]", CATALOGUE.translate(change.text))
     return change.text if change is not None else ""
 
 
@@ -79,8 +81,8 @@ def test_an_amount_of_each_channel_is_found_beside_one_factor():
     """Pixels of 0 to 255 that are normalised as if they were 0 to 1; a mean that is left out."""
     raw = np.random.default_rng(0).random((4, 3, 24, 24)).astype(np.float32)
     mean = np.array([0.485, 0.456, 0.406], np.float32).reshape(1, 3, 1, 1)
-    told = "each value multiplied by 255; 537.9, 517.1, 458.3 added to channels"
+    told = "each value multiplied by 255; channels with 537.9, 517.1, 458.3 added"
     assert name_sketch((raw - mean) / STD, (raw * 255 - mean) / STD) == told
-    assert name_sketch((raw - mean) / STD, raw / STD) == "2.118, 2.036, 1.804 added to channels"
+    assert name_sketch((raw - mean) / STD, raw / STD) == "channels with 2.118, 2.036, 1.804 added"
     last = [np.ascontiguousarray(each.transpose(0, 2, 3, 1)) for each in ((raw - mean) / STD, raw / STD)]
-    assert name_sketch(*last) == "2.118, 2.036, 1.804 added to channels"
+    assert name_sketch(*last) == "channels with 2.118, 2.036, 1.804 added"

@@ -593,7 +593,7 @@ def test_the_checks_of_whole_networks_are_made(foreign_runs, copy):
     path = folder_of(other) / "dump_tensor_data" / "Module.embed.Embedding.forward.0.input.0.pt"
     ids = torch.load(path)
     torch.save(ids + 1, path)
-    assert find(foreign_runs / "tensor_L0", other)["PF417"] == "step0.0 is the reference's, 1 added to each value"
+    assert find(foreign_runs / "tensor_L0", other)["PF417"] == "step0.0 is the reference's, each value with 1 added"
     ids.view(-1)[0] += 1
     torch.save(ids, path)
     assert "step0.0" in find(foreign_runs / "tensor_L0", other)["PF402"]
