@@ -41,7 +41,7 @@ from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 from precflow.numbers import plural
 
-_EQUAL = "its inputs are equal bit for bit"
+_AGREE, _EQUAL = "its inputs agree", "its inputs are equal bit for bit"
 
 
 def localize(
@@ -358,11 +358,12 @@ def _explain(node: CallNode, status: Judged, arriving: Flow, tracer: Tracer, cha
     agree = _describe_wrong_inputs(node, arriving, tracer) or _describe_right_inputs(node, arriving, tracer)
     if not node.call.operator:
         agree += ", nothing recorded inside it fails" if node.inside else ", nothing inside it was recorded"
+    short = {_AGREE: "its output does not", _EQUAL: "its output is not"}
     differs = {
         "nonfinite": "its output has NaN or Inf where the other side has numbers",
         "shape": "its output has another shape",
         "dtype": "its output has another dtype than the recipe implies",
-    }.get(status.status, "its output is not" if agree == _EQUAL else "its output does not")
+    }.get(status.status, short.get(agree, "and its output does not agree"))
     doubt = f"; {arriving.unknown} before it could not be compared" if arriving.unknown else ""
     return f"{agree}, {differs}{doubt}"
 
@@ -389,7 +390,7 @@ def _describe_right_inputs(node: CallNode, arriving: Flow, tracer: Tracer) -> st
         return _EQUAL
     if arriving.unknown or not tracer.inputs.all_agree(node):
         return "its inputs may agree"
-    return "its inputs agree"
+    return _AGREE
 
 
 def _find_earliest(nodes: Mapping[CallKey, CallNode], tracer: Tracer) -> tuple[Suspect, ...]:

@@ -142,7 +142,11 @@ def _render_lines(  # noqa: PLR0913
         if len(body) <= room:
             break
     if len(body) > room:
-        body = [*body[: room - 1], said("   ...         more in the report")]
+        change = _render_change(model.findings[0], columns) if model.findings else []
+        at = next((place for place in range(len(body)) if change and body[place : place + len(change)] == change), room)
+        # What to change in the command is worth more than the lines before it: it is neither cut in two nor left out.
+        kept = body[: room - 1] if at + len(change) < room else [*body[: min(at, room - 1 - len(change))], *change]
+        body = [*kept, said("   ...         more in the report")]
     body += tried
     room += len(tried)
     if model.verdict.verdict == "misaligned":  # an accepted difference past its last day is why a build fails from one day on
@@ -345,9 +349,12 @@ def _render_finding(place: int, finding: Finding, columns: int, amount: _Amount)
     told = [line for what, value in facts for line in render_labelled("", f"{what}: {value}", columns, most=1)]
     if finding.fix:
         lines += render_labelled("   do", finding.fix, columns, most=3)
-    if finding.change:
-        lines += render_labelled("   next", f"the same command with   {finding.change}", columns, most=3)
-    return [*lines, *amount.command, *told]
+    return [*lines, *_render_change(finding, columns), *amount.command, *told]
+
+
+def _render_change(finding: Finding, columns: int) -> list[str]:
+    """Return what to change in the command of this run; no line if nothing."""
+    return render_labelled("   next", f"the same command with   {finding.change}", columns, most=3) if finding.change else []
 
 
 def _render_command(model: ReportModel, columns: int, *, ascii_only: bool) -> list[Uncut]:

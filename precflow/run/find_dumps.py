@@ -170,6 +170,9 @@ def _nothing_found_error(text: str) -> DumpError:
     if text.endswith(".onnx") and Path(text).expanduser().is_file():
         step = f"precflow +recipe=onnx_upgrade workload.model.file={text} target.conversion.file=new.onnx"
         return DumpError(f"{text} is a graph of ONNX, and has to run before anything can be compared", next_step=step)
+    if Path(text).expanduser().is_file():
+        step = "compare two logs:  precflow +recipe=loss_curves reference.log=A target.log=B"
+        return DumpError(f"{text} is a file that is no dump", next_step=step)
     here = f"   Runs here: {', '.join(runs)}" if runs else ""
     return DumpError(
         f"there is no dump and no run at {text}.{did_you_mean(name, runs)}{here}",

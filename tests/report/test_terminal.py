@@ -178,6 +178,16 @@ def test_more_than_fits_is_cut_and_said_so(misaligned):
     assert text.endswith("exit 1")
 
 
+@pytest.mark.parametrize("reasons", range(7))
+def test_what_to_change_in_the_command_is_whole_however_little_room_there_is(inconclusive, misaligned, reasons):
+    change = "determinism.dropout=kept determinism.random_numbers=cpu_of_the_reference_and_moved"
+    finding = dataclasses.replace(misaligned.findings[0], change=change, fix="Look at it. " * 30, evidence=(("a", "b"),) * 4)
+    verdict = dataclasses.replace(inconclusive.verdict, unseen=("something that was not seen",) * reasons)
+    lines = shown(dataclasses.replace(inconclusive, findings=(finding,) * 2, verdict=verdict)).splitlines()
+    (at,) = [place for place, line in enumerate(lines) if line.startswith("      next ")]
+    assert " ".join(" ".join(lines[at : at + 3]).split()).startswith(f"next the same command with {change}")
+
+
 def test_without_a_report_no_path_is_promised(aligned):
     assert "precflow open" not in shown(aligned, report_path="")
 

@@ -87,6 +87,13 @@ def test_what_is_not_there_names_what_is():
         find_dumps("")
 
 
+def test_a_log_leads_to_the_recipe_for_logs(tmp_path):
+    (tmp_path / "gpu.jsonl").write_text('{"step": 0, "loss": 2.5}\n')
+    with pytest.raises(DumpError, match="is a file that is no dump") as caught:
+        find_dumps(str(tmp_path / "gpu.jsonl"))
+    assert "+recipe=loss_curves" in caught.value.next_step
+
+
 def test_a_run_without_a_dump_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "a").mkdir(parents=True)
