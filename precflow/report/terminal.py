@@ -145,8 +145,8 @@ def _render_lines(  # noqa: PLR0913
         change = _render_change(model.findings[0], columns) if model.findings else []
         at = next((place for place in range(len(body)) if change and body[place : place + len(change)] == change), room)
         # What to change in the command is worth more than the lines before it: it is neither cut in two nor left out.
-        kept = body[: room - 1] if at + len(change) < room else [*body[: min(at, room - 1 - len(change))], *change]
-        body = [*kept, said("   ...         more in the report")]
+        first = body[: room - 1] if at + len(change) < room else [*body[: min(at, room - 1 - len(change))], *change]
+        body = [*first, said("   ...         more in the report")]
     body += tried
     room += len(tried)
     if model.verdict.verdict == "misaligned":  # an accepted difference past its last day is why a build fails from one day on
