@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precflow.agent.contract import BACKWARD, GRADIENT, OPTIMIZER, PHASES, parse_identity
+from precflow.agent.contract import BACKWARD, GRADIENT, MODULE, OPTIMIZER, PHASES, parse_identity
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.advice.repro import SCRIPT, write_repro
@@ -38,6 +38,7 @@ from precflow.diagnosis.training.updates import (
     gather_still,
     keep_whatever_data,
 )
+from precflow.dumps.header import Header
 from precflow.dumps.protocol import Dump
 from precflow.dumps.record_names import name_record
 from precflow.judgement.verdicts import Judged
@@ -55,6 +56,9 @@ EVIDENCE_OF_RUN = {
     "recipe": Evidence("recipe", "Name of the recipe."),
     "keep_tensors": Evidence(
         "keeps tensors", "The override with which a run of this recipe keeps the tensors of its suspects."
+    ),
+    "record_inside": Evidence(
+        "records what runs inside of modules", "The override with which another run does; empty if this one did."
     ),
     "suspect_count": Evidence("calls that introduce an error", "Number of suspects."),
     "first_suspect": Evidence("first suspect", "Its name; empty without one."),
@@ -154,6 +158,7 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
     return {
         "recipe": config.recipe,
         "keep_tensors": keep_tensors(config),
+        "record_inside": record_inside(config, headers),
         **run.gather(*headers, same=same, measures=measures, judged=unexplained, incomplete=comparison.incomplete),
         **of_run,
         **of_training,
@@ -259,6 +264,13 @@ def _takes_a_part(different: DifferentCall) -> bool:
     """Tell whether a call only takes a part of a tensor (``mask[:, :7]``): which one is no setting where its output agrees."""
     call = different.pair.reference
     return call.movement or call.operator in {"getitem", "__getitem__", "index"}
+
+
+def record_inside(config: RunConfig, headers: Iterable[Header]) -> str:
+    """Return the override with which another run records what modules call; empty if no run made the dumps, or this one did."""
+    is_run = not (config.reference.dump or config.target.dump)
+    only_modules = any(list(header.capture.get("level", ())) == [MODULE] for header in headers)
+    return "capture.level=[module,api]" if is_run and only_modules else ""
 
 
 def keep_tensors(config: RunConfig) -> str:

@@ -1081,6 +1081,14 @@ def test_what_nothing_explains_asks_for_what_is_missing(kept, low_precision, adv
     assert "  " not in finding.fix
 
 
+@pytest.mark.parametrize(("operator", "inside"), [("module", True), ("linear", False)])
+def test_a_module_of_which_only_the_outside_was_recorded_asks_for_its_inside(operator, inside):
+    names = {**evidence({"operator": operator, "kept": "tensors"}), "record_inside": "capture.level=[module,api]"}
+    (finding,) = [one for one in advise(names, SHIPPED.values()) if one.rule == "PF299"]
+    assert finding.try_it == ("capture.level=[module,api]" if inside else "")
+    assert finding.fix.startswith("Record what runs inside of this module" if inside else "Compute this operator on CPU")
+
+
 def test_what_nothing_explains_never_asks_for_what_the_run_does_already():
     names = {**evidence({"kept": "content id"}), "keep_tensors": "capture=tensors"}
     (finding,) = [one for one in advise(names, SHIPPED.values()) if one.rule == "PF299"]

@@ -14,10 +14,11 @@ from precflow.config.schema import Capture, RunConfig, Side
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rules import advise
 from precflow.diagnosis.comparison import Comparison
-from precflow.diagnosis.evidence.collect import collect, keep_tensors
+from precflow.diagnosis.evidence.collect import collect, keep_tensors, record_inside
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.localize import localize
+from precflow.dumps.header import Header
 
 RULES = load_rules([resources.directory("conf") / "rule"])
 CONFIG = RunConfig(recipe="demo")
@@ -348,6 +349,19 @@ def test_unrepeatable_names_lose_their_side(hand_made):
 )
 def test_tensors_are_kept_in_a_way_that_the_recipe_allows(changes, expected):
     assert keep_tensors(replace(CONFIG, **changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("level", "changes", "expected"),
+    [
+        (["module"], {}, "capture.level=[module,api]"),
+        (["module", "api"], {}, ""),
+        (["operator"], {}, ""),
+        (["module"], {"reference": Side(dump="somewhere")}, ""),
+    ],
+)
+def test_another_run_records_what_modules_call_where_this_one_did_not(level, changes, expected):
+    assert record_inside(replace(CONFIG, **changes), [Header(capture={"level": level})] * 2) == expected
 
 
 @pytest.mark.parametrize(
