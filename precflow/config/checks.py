@@ -133,7 +133,7 @@ def find_problems(config: RunConfig, data: Mapping[str, Any]) -> PathProblems:
     yield from signatures.check_fault_rules(config.emulate.rules)
     yield from signatures.check_shipped(config)
     if config.emulate.name and "emulated" not in config.target.device:
-        yield ("target", "device"), f"emulate={config.emulate.name} would do nothing: the target is not `emulated`"
+        yield ("target", "device"), f"emulate={config.emulate.name} would do nothing without target.device=emulated"
 
 
 def find_missing_workload(config: RunConfig) -> PathProblems:
