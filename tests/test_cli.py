@@ -35,7 +35,14 @@ def runs(monkeypatch):
         furthest = "12 times its limit" if code == 1 else ""
         report = f"report {len(ran)}"
         return types.SimpleNamespace(
-            verdict=verdict, exit_code=code, folder="runs/x", report=report, furthest=furthest, worst=12.0, finding=""
+            verdict=verdict,
+            exit_code=code,
+            folder="runs/x",
+            report=report,
+            furthest=furthest,
+            worst=12.0,
+            finding="",
+            finding_shown="",
         )
 
     def publish(outcome):
