@@ -63,6 +63,7 @@ def test_the_dumps_are_those_of_a_fault_with_everything_behind_it(benchmark, tmp
     assert list(region.roles.values()).count("inherits") > 10 * len(region.suspects) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_step", [True, False])
 def test_work_grows_as_records_do(benchmark, tmp_path, monkeypatch, one_step):
     """Each record adds as many calls as those before it. Differences, as what does not depend on records is in each number."""

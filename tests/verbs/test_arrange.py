@@ -45,6 +45,7 @@ def test_the_recipe_decides_what_msprobe_records(here, words, expected):
         assert settings["statistics"]["summary_mode"] == "md5"
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("foreign")
 def test_msprobe_takes_its_settings_and_we_take_its_dump(here, capsys):
     assert main(["arrange", "msprobe", "sd_text_encoder", "capture.step=[1]", "--out", "gpu"]) == 0

@@ -10,7 +10,7 @@ import pytest
 from precflow.agent.capture.collectives import NAMES
 from precflow.dumps.formats import read_dump
 
-pytestmark = pytest.mark.xdist_group("collectives")  # ranks of each part are started once for all tests
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("collectives")]  # ranks of each part are started once for all tests
 SCRIPT = Path(__file__).parent / "collecting.py"
 RANKS = (0, 1)
 

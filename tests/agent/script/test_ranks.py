@@ -9,6 +9,7 @@ from precflow.agent.contract import parse_identity
 from precflow.comparison.compare import compare
 from precflow.stages.two_dumps import compare_dumps
 
+pytestmark = pytest.mark.slow  # starts the ranks of a script, many times
 SCRIPT = """
 import torch
 import torch.distributed as dist

@@ -17,7 +17,7 @@ from precflow.dumps.records import Call, Record
 from precflow.dumps.tensor_files import find_file
 from precflow.errors import DumpError
 
-pytestmark = pytest.mark.xdist_group("foreign")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("foreign")]
 FACTS = [name for name in Call.__struct_fields__ if name not in {"inputs", "outputs"}]
 LEVELS, TASKS = ("L0", "L1", "mix"), ("tensor", "statistics", "md5", "xor")
 
