@@ -151,13 +151,16 @@ def _show(value: Any, name: str) -> str:
 
 
 def find_loaders() -> List[Dict[str, str]]:
-    """Return how each data loader that is alive reads its data, in the order in which they were made."""
+    """Return how each data loader that is alive reads its data.
+
+    They are in order of what they say: the order of the garbage collector depends on when it ran, on either side.
+    """
     loaders = []
     for each in gc.get_objects():
         if issubclass(type(each), torch.utils.data.DataLoader):
             with suppress(Exception):  # a class of the user's own may have left out what ours has
                 loaders.append(_describe_loader(each))
-    return loaders
+    return sorted(loaders, key=lambda each: sorted(each.items()))
 
 
 def name_loaders(loaders: Sequence[Dict[str, str]]) -> Dict[str, Dict[str, str]]:

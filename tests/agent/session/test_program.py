@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import gc
 import json
 
 import pytest
@@ -69,6 +70,22 @@ def test_loaders_say_how_they_read():
     words.transform = object()
     assert next(each for each in find_loaders() if each["dataset"] == "Syllables")["transform"] == "<object object>"
     del loaders
+
+
+@pytest.mark.parametrize("sizes", [(2, 5), (5, 2)])
+@pytest.mark.parametrize("collects", [False, True])
+def test_loaders_have_the_same_names_whenever_garbage_was_collected(sizes, collects):
+    class Letters(torch.utils.data.TensorDataset):
+        pass
+
+    kept = []
+    for size in sizes:
+        kept.append(torch.utils.data.DataLoader(Letters(torch.arange(10)), batch_size=size))
+        if collects:
+            gc.collect()
+    found = name_loaders([each for each in find_loaders() if each["dataset"] == "Letters"])
+    assert [found[name]["batch_size"] for name in ("Letters", "Letters#2")] == ["2", "5"]
+    del kept
 
 
 def test_a_batch_is_known_by_its_whole_numbers():
