@@ -7,8 +7,8 @@ skips these rows leaves in them what another one computes::
 
 If the real tokens of a failing record are within its limits, no error starts there. The record is no evidence for aligned
 either: to have the rest compared, a pairing rule cuts the padding off. Without a mask among the inputs nothing is taken for
-padding, for a text encoder hands its padding on. Where one side hides padding from real tokens and the other does not, real
-tokens do read it, however little of it shows in what they make of it.
+padding, for a text encoder hands its padding on. If one side alone hides the padding, real tokens of the other side read it.
+That is a fault, even where their own numbers hardly show it.
 """
 
 from __future__ import annotations

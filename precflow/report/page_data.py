@@ -139,9 +139,11 @@ def _add_columns(packer: Packer, model: ReportModel, levels: Levels, digits: int
     drawn = chart.choose_metric(model)
 
     def numbers(level: int, values: Sequence[float | None]) -> dict[str, Any]:
+        """Return packed numbers, as exact as their level has them."""
         return {"level": level, "numbers": packer.add_numbers(values, exact[level])}
 
     def metric(name: str) -> dict[str, Any]:
+        """Return a metric of the records that are kept."""
         level = SHORT if name == drawn else SHOWN if name in model.columns else FULL
         return numbers(level, [row.measure.metrics.get(name) for row in kept[level]])
 

@@ -256,6 +256,7 @@ def _picture_quantiles(of: ErrorQuantiles) -> Picture | None:
     low, high = low - room, high + room
 
     def place(size: float) -> float:
+        """Return where a size lies between both ends, 0 to 1."""
         return (math.log10(size) - low) / (high - low)
 
     points = "".join(

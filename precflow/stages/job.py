@@ -225,6 +225,7 @@ class Stage:
         """Return one of its instances: of a part, with what it needs; in the second pass it has another name."""
 
         def bind(function: Callable[..., Any]) -> Callable[..., Any]:
+            """Return the function for this part."""
             return functools.partial(function, part) if part else function
 
         name, mark, number = self.name.partition("@")

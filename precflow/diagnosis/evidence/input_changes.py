@@ -348,7 +348,7 @@ class _Sides:
         yield from (move for move in moves if count < _MOST_AXES or move.parts < 2)
 
     def _list_small_axes(self) -> list[int]:
-        """Return the axes of the target that may be those of channels, the likely ones first."""
+        """Return the axes of the target that may hold channels, the likeliest first."""
         count = self._target.ndim
         likely = list_channel_axes(count)
         small = [axis for axis in range(count) if self._target.shape[axis] in SMALL_AXES and count > 1]

@@ -1,7 +1,7 @@
 """How the target's input comes from the reference's where only sketches were kept: multiplied, or with an amount added.
 
-Sketches are linear, and that of an amount is known, so their 509 sums say whether one factor, and one amount for all values or
-for each channel, give the target's values::
+Sketches are linear, and the sketch of a constant is known. So their 509 sums prove a factor and an amount, which may be one for
+all values or one for each channel::
 
     sketch(target) = factor * sketch(reference) + amount * sketch(ones)
 

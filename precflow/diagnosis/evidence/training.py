@@ -334,7 +334,7 @@ def _is_same_scaling(factors: Sequence[float], norms: Sequence[float]) -> bool:
 
 
 def _treat_differently(factor: float, norm: float, other: float, after: float) -> bool:
-    """Tell whether a gradient of about the same norm on both sides is multiplied by other factors."""
+    """Tell whether the sides multiply a gradient by different factors, though its norm is about the same."""
     before = [norm / factor, after / other] if factor and other else [0.0, 0.0]
     return math.isclose(*before, rel_tol=_SPREAD) and not math.isclose(factor, other, rel_tol=10 * _SPREAD)
 

@@ -182,6 +182,7 @@ def _put_outside(call: Call, ordinal: int, names: dict[str, str] | None) -> Call
     """Return an operator outside of any module; with ``names``, weights go by the place where they are read."""
 
     def rename(record: Record) -> Record:
+        """Return a record outside of modules, with the weight's common name."""
         weight, whose = record.weight, record.whose._replace(module=OUTSIDE, call=0, ordinal=ordinal)
         if weight and names is not None:
             weight = f"{call.operator}.{ordinal}.{record.index}"
@@ -328,6 +329,7 @@ def _renumber(call: Call, orders: Mapping[tuple[Place, int], int], arguments: Ma
     order = orders[place, call.order]
 
     def renumber(record: Record) -> Record:
+        """Return a record with the new numbers of its call and of its maker."""
         made = record.source
         source = None if made is None or (place, made[0]) not in orders else (orders[place, made[0]], made[1])
         return msgspec.structs.replace(record, whose=record.whose._replace(order=order), source=source)

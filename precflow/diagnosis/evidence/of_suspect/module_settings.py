@@ -23,6 +23,7 @@ EVIDENCE = {
 }
 
 _SHOWN = 5
+_NO_CAUSE = "momentum: "  # of running statistics: no output of the same call depends on it
 
 
 def gather(run: Comparison, call: ObservedCall) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def gather(run: Comparison, call: ObservedCall) -> dict[str, Any]:
     if call.reference.operator or call.target is None:
         return {}
     every = find_other_module_settings(run.reference.header.facts, run.target.header.facts)
-    own = every.pop(call.reference.module, [])
+    own = [text for text in every.pop(call.reference.module, []) if not text.startswith(_NO_CAUSE)]
     if not own:
         return {}
     elsewhere = [f"{name}: {', '.join(texts)}" for name, texts in every.items()][:_SHOWN]
