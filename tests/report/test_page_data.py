@@ -54,28 +54,28 @@ def test_an_estimate_says_between_which_values_it_lies(estimated):
     assert read(estimated).head["details"]["0"]["warnings"] == wanted
 
 
-def test_with_less_room_unimportant_records_lose_metrics_and_digits_first(large):
-    page, data = page_data.fit_into_page(large, 300_000)
-    assert len(data) <= 300_000
-    assert len(page.rows) == len(large.rows)
+def test_with_less_room_unimportant_records_lose_metrics_and_digits_first(medium):
+    page, data = page_data.fit_into_page(medium, 24_000)
+    assert len(data) <= 24_000
+    assert len(page.rows) == len(medium.rows)
     columns = Columns(data)
     levels = columns.wholes(columns.head["levels"])
-    start = next(number for number, row in enumerate(large.rows) if row.role == "introduces")
+    start = next(number for number, row in enumerate(medium.rows) if row.role == "introduces")
     assert levels[start] == page_data.FULL
     assert {page_data.SHORT, page_data.FULL} <= set(levels)
-    assert len(columns.numbers(columns.head["metrics"]["relative_l2"]["numbers"])) == len(large.rows)
+    assert len(columns.numbers(columns.head["metrics"]["relative_l2"]["numbers"])) == len(medium.rows)
     assert len(columns.numbers(columns.head["metrics"]["rmse"]["numbers"])) == sum(levels == page_data.FULL)
 
 
-def test_with_even_less_room_records_are_left_out_and_counted(large):
-    page, data = page_data.fit_into_page(large, 40_000)
-    assert len(data) <= 40_000
-    assert 200 < len(page.rows) < len(large.rows)
+def test_with_even_less_room_records_are_left_out_and_counted(medium):
+    page, data = page_data.fit_into_page(medium, 10_000)
+    assert len(data) <= 10_000
+    assert 200 < len(page.rows) < len(medium.rows)
     head = Columns(data).head
-    assert head["totals"]["fail"] == large.verdict.counts["fail"]
+    assert head["totals"]["fail"] == medium.verdict.counts["fail"]
     assert head["totals"]["introduces"] == 1
     assert head["size"] == len(page.rows)
-    assert head["tree"] == page_data.sum_up(large.rows)["tree"]
+    assert head["tree"] == page_data.sum_up(medium.rows)["tree"]
 
 
 def test_the_page_knows_the_direction_of_every_metric(misaligned):

@@ -5,7 +5,8 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from amounts import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precflow import language
@@ -173,6 +174,7 @@ def test_nothing_is_said_of_independent_values(seed, one, two, shape):
     assert name(draw(seed, shape, one), draw(seed + 1, shape, two)) == ""
 
 
+@settings(max_examples=examples(100))
 @given(SEEDS, st.sampled_from(FLOATS), st.floats(0.05, 1.0))
 def test_nothing_is_said_of_noise_even_behind_a_change(seed, dtype, size):
     pictures = draw(seed, (2, 3, 16, 16), dtype)

@@ -73,14 +73,18 @@ def compare(folder, reference, target, **settings):
     )
 
 
+def slow(loop):
+    return pytest.param(loop, marks=pytest.mark.slow)
+
+
 LOOPS = [
     {},
-    {"micro": 2},
-    {"optimizer": SGD},
-    {"micro": 2, "optimizer": SGD},
-    {"detail": "statistics"},
-    {"micro": 2, "detail": "tensors"},
-    {"level": ("module", "api")},
+    slow({"micro": 2}),
+    slow({"optimizer": SGD}),
+    slow({"micro": 2, "optimizer": SGD}),
+    slow({"detail": "statistics"}),
+    slow({"micro": 2, "detail": "tensors"}),
+    slow({"level": ("module", "api")}),
 ]
 PAIRS = [
     (by_norm(100.0), by_norm(0.1), "unchanged", "all multiplied by"),
@@ -125,7 +129,9 @@ CONTROLS = {
 }
 
 
-@pytest.mark.parametrize("loop", [{}, {"micro": 2, "optimizer": SGD}, {"detail": "statistics"}, {"detail": "tensors"}])
+@pytest.mark.parametrize(
+    "loop", [{}, slow({"micro": 2, "optimizer": SGD}), slow({"detail": "statistics"}), slow({"detail": "tensors"})]
+)
 @pytest.mark.parametrize(("reference", "target"), CONTROLS.values(), ids=CONTROLS.keys())
 def test_the_same_treatment_is_no_difference(tmp_path, reference, target, loop):
     sides = {"reference": reference, "target": target}
