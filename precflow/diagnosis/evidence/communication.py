@@ -221,7 +221,9 @@ def _find_missing(calls: Sequence[Call], others: Sequence[Call], suspects: Seque
 def find_lost(reference: Dump, target: Dump, suspect: Suspect) -> dict[str, Any]:
     """Return which collective's result has become zeros in part on its way to where the error of a suspect is seen.
 
-    The result itself agrees. The input that the error came with, or else the output of the suspect, differs from the reference
+    The target calls it too, and its result agrees: the sum that a rank has not made is its own part of it, and where the parts
+    of the ranks do not overlap, as those of a vocabulary, the rest is zeros as well.
+    The input that the error came with, or else the output of the suspect, differs from the reference
     by exactly that part of it, whether it is the result or a sum with it. Without tensors their sketches tell.
     """
     seen = suspect.arrives or suspect.record
@@ -234,11 +236,26 @@ def find_lost(reference: Dump, target: Dump, suspect: Suspect) -> dict[str, Any]
     )
     collectives = [each for each in earlier if each.phase == FORWARD and is_collective(each)]
     before = [(each, record) for each in collectives for record in each.outputs if record.shape == one.shape]
+    theirs = [each for each in target.calls() if before and is_collective(each)]
+    made = {record.identity: record for each in theirs for record in each.outputs}
     for each, record in before:
+        if not _agree(reference, record, target, made.get(record.identity)):
+            continue
         share = _measure_lost(reference, target, (one, other), record)
         if share is not None:
             return {"lost_result": each.name, **share}
     return {}
+
+
+def _agree(reference: Dump, here: Record, target: Dump, there: Record | None) -> bool:
+    """Tell whether both sides got the same from a collective, as far as it was kept."""
+    if there is None or (here.dtype, here.shape) != (there.dtype, there.shape):
+        return False
+    try:
+        return _distance(_read(reference, here), _read(target, there)) <= _FITS[here.dtype]
+    except (DumpError, ValueError):  # one of them was not kept
+        one, other = _read_sketch(reference, here), _read_sketch(target, there)
+        return one is not None and other is not None and one.shape == other.shape and _distance(one, other) <= _SKETCHED
 
 
 def _measure_lost(reference: Dump, target: Dump, taken: tuple[Record, Record], result: Record) -> dict[str, Any] | None:

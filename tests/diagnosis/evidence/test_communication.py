@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from precflow.diagnosis.evidence.communication import gather, gather_run
+from precflow.diagnosis.evidence.communication import find_lost, gather, gather_run
 from precflow.diagnosis.findings import Suspect
 from precflow.judgement.verdicts import Judged
 
@@ -130,3 +130,34 @@ def test_a_result_that_only_the_target_reads_too_early_is_named(collective):
     early, fine = collective(SUM, read="before it was done"), collective(SUM)
     assert gather_run(fine, early, [], [])["read_early"] == ["fc / all_reduce"]
     assert gather_run(early, early, [], [])["read_early"] == []
+
+
+@pytest.fixture
+def lookup(hand_made):
+    """Return a function that makes a dump of a table whose rows are shared among two ranks, and its suspect."""
+    rows = np.float32([[1, 2, 3], [4, 5, 6]])
+
+    def make(*, summed=True, kept=slice(None)):
+        dump = hand_made()
+        for rank in range(2):
+            part = np.where(np.arange(2)[:, None] == rank, rows, np.float32(0))
+            used = np.zeros_like(rows)
+            used[kept] = rows[kept]
+            if summed:
+                dump.operator("embed", "all_reduce", {"value": part}, rank=rank, arguments={"group": "[0, 1]"}, value=rows)
+            dump.operator("embed", "relu", {"value": part}, rank=rank, value=used if summed else part)
+        texts = [call.outputs[0].text for call in dump.made if call.operator == "relu"]
+        return dump, Suspect(record=texts[0], name="embed", module="embed", operator="relu", order=0, ratio=2.0, why="")
+
+    return make
+
+
+def test_a_result_that_is_used_in_part_is_lost(lookup):
+    (reference, suspect), (target, _) = lookup(), lookup(kept=[0])
+    assert find_lost(reference, target, suspect)["lost_result"] == "embed / all_reduce"
+
+
+def test_what_a_rank_never_asked_the_others_for_is_not_lost(lookup):
+    """Its own part of a shared vocabulary is zeros for all other tokens, as what has been lost would be."""
+    (reference, suspect), (target, _) = lookup(), lookup(summed=False)
+    assert find_lost(reference, target, suspect) == {}
