@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from precflow.agent import intake
-from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OUTSIDE
+from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OPTIMIZER, OUTSIDE
 from precflow.dumps.records import Call, Record
 
 COLLECTIVES = frozenset(
@@ -63,6 +63,42 @@ def find_carried(calls: Iterable[Call]) -> Mapping[Place, tuple[str, ...]]:
     for _, step in groupby(ordered, key=lambda call: (call.rank, call.step)):
         carried |= _Step(list(step)).find()
     return carried
+
+
+def find_regrouped(reference: Iterable[Call], target: Iterable[Call]) -> Mapping[str, tuple[str, ...]]:
+    """Return the records of collectives that one side makes in other groups: one bucket of gradients in place of seven.
+
+    Such a collective has no partner, and the other side's collectives carry all of its parameters in the same step.
+
+    Args:
+        reference: Calls of the reference.
+        target: Calls of the target, numbered as their partners are.
+
+    Returns:
+        Identity text of each of its records -> those of what the optimizer makes of these gradients, weights and its state,
+        which tell whether both ways come to the same. Left out is one of whose parameters no step was recorded.
+    """
+    sides = [list(reference), list(target)]
+    carried = [find_carried(side) for side in sides]
+    if not any(carried):
+        return {}
+    known = [{_name_without_order(call) for call in side if is_collective(call)} for side in sides]
+    everywhere = [{(rank, step, name) for (rank, step, _), names in one.items() for name in names} for one in carried]
+    stepped = {
+        (call.rank, call.step, _name_parameter(call, call.outputs[0])): tuple(record.text for record in call.outputs)
+        for call in sides[0]
+        if call.phase == OPTIMIZER and call.outputs
+    }
+    regrouped: dict[str, tuple[str, ...]] = {}
+    for side, names_of, there, elsewhere in zip(sides, carried, known[::-1], everywhere[::-1], strict=True):
+        for call in side:
+            if not is_collective(call) or _name_without_order(call) in there:
+                continue
+            names = [(call.rank, call.step, name) for name in names_of.get(_place(call), ())]
+            if names and elsewhere.issuperset(names) and stepped.keys() >= {*names}:
+                made = tuple(text for name in names for text in stepped[name])
+                regrouped |= {record.text: made for record in (*call.inputs, *call.outputs)}
+    return regrouped
 
 
 class _Step:
@@ -146,6 +182,10 @@ def _list_inputs_of(call: Call, output: str) -> tuple[Record, ...]:
 
 def _place(call: Call) -> Place:
     return (call.rank, call.step, call.order)
+
+
+def _name_without_order(call: Call) -> tuple[object, ...]:
+    return (call.rank, call.step, call.level, call.module, call.call, call.operator, call.ordinal, call.phase)
 
 
 def _name_parameter(call: Call, record: Record) -> str:

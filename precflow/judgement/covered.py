@@ -12,6 +12,9 @@ output of their module. Such a record is ``covered`` and no gap. For example, ea
 A device may also run several operators as one. The graph of the model says which (``Header.fused``): those that have no output
 of their own any more are covered by the one that they became.
 
+A wrapper may send gradients in buckets of other sizes. A bucket without a partner is covered by the steps of its parameters, if
+their gradients are sent on both sides.
+
 The output of the whole model covers only what the model's own code runs, and nothing inside its modules. Otherwise two sides
 whose modules all have different names would be called aligned after the comparison of a single record.
 """
@@ -41,13 +44,18 @@ _WHY_FUSED = {
     "not_comparable": "the other side computes it inside of {}, which depends on a near tie",
 }
 
+_WHY_REGROUPED = "both sides send these gradients in other groups, and what the optimizer makes of them was compared"
+
 _When = tuple[str, int, int]  # phase, step and rank
 _Calls = Mapping[tuple[str, _When], Mapping[int, Sequence[str]]]  # module and when -> number of a call -> its outputs' statuses
 _Lost = Sequence[tuple[str, int, int]]  # module, step and rank of gradients of parameters that were not compared, or fail
 
 
 def mark_covered(
-    measures: Sequence[Measure], decisions: Sequence[Decision], fused: Mapping[str, str] | None = None
+    measures: Sequence[Measure],
+    decisions: Sequence[Decision],
+    fused: Mapping[str, str] | None = None,
+    regrouped: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Decision]:
     """Return the decisions; records without a partner that a compared module covers become ``covered``.
 
@@ -59,10 +67,12 @@ def mark_covered(
         measures: Every record.
         decisions: One for each measure, in the same order.
         fused: Module that the other side computes inside of another one -> that one, whose output covers it.
+        regrouped: Record of a collective that the other side makes in other groups -> records of what comes of it.
     """
     if not any(decision.judged.status in UNPAIRED for decision in decisions):
         return list(decisions)
     calls, gradients = _collect_modules(measures, decisions)
+    statuses = {measure.record: decision.judged.status for measure, decision in zip(measures, decisions, strict=True)}
     marked = []
     for measure, decision in zip(measures, decisions, strict=True):
         if decision.judged.status in UNPAIRED:
@@ -71,8 +81,12 @@ def mark_covered(
             why = _WHY
             if not around and fused:
                 (status, around), why = _find_fused(identity, calls, fused), _WHY_FUSED
-            if around:
-                reason = f"{decision.judged.reason}; {why[status].format(around)}"
+            given = [statuses.get(record, "") for record in (regrouped or {}).get(measure.record, ())]
+            text = why[status].format(around) if around else ""
+            if not around and given and _is_compared(given):
+                status, text = "covered", _WHY_REGROUPED
+            if text:
+                reason = f"{decision.judged.reason}; {text}"
                 decision = replace(decision, judged=replace(decision.judged, status=status, reason=reason))  # noqa: PLW2901
         marked.append(decision)
     return _mark_uneven(measures, _mark_namesakes(measures, marked, calls, gradients), calls, gradients)

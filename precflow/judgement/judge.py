@@ -92,6 +92,7 @@ class Circumstances:
             run is misaligned, whatever was recorded of it.
         second_pass: The measures are those after the second pass of escalating capture.
         fused: Module that one side computes inside of another one -> that one.
+        regrouped: Record of a collective that the other side makes in other groups -> records of what comes of it.
         warm_ups: Calls in which everything that a side computed is 0. What differs there is no fault; the run is not aligned.
     """
 
@@ -105,6 +106,7 @@ class Circumstances:
     still: Mapping[str, Sequence[str]] = field(default_factory=dict)
     second_pass: bool = False
     fused: Mapping[str, str] = field(default_factory=dict)
+    regrouped: Mapping[str, Sequence[str]] = field(default_factory=dict)
     warm_ups: Sequence[WarmUp] = ()
 
 
@@ -180,7 +182,7 @@ def judge(  # noqa: PLR0913  all but two go by name
     if settle_choices is not None:
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]
-    decisions = mark_covered(measures, decisions, known.fused)
+    decisions = mark_covered(measures, decisions, known.fused, known.regrouped)
     decisions = mark_warm_ups(measures, decisions, known.warm_ups)
     decisions, open_settings = _accept_settings(measures, decisions, known.other_settings, accepted)
     decisions, not_updated = _accept_settings(measures, decisions, known.still, accepted)

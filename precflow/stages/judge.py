@@ -18,6 +18,7 @@ from precflow.diagnosis.evidence.training import find_other_averages, find_other
 from precflow.diagnosis.padding import mark_padding
 from precflow.diagnosis.residual import mark_residuals
 from precflow.diagnosis.training.updates import describe_still, find_still_parameters
+from precflow.dumps.collectives import find_regrouped
 from precflow.dumps.protocol import Dump
 from precflow.dumps.warm_up import find_warm_ups
 from precflow.environment.changes import find_changes
@@ -170,6 +171,7 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
             still={} if reproduction.blockers else describe_still(find_still_parameters(reference, target, measures)),
             second_pass=second("compare") in needs,
             fused={**target.header.fused, **reference.header.fused},
+            regrouped=find_regrouped(reference.calls(), target.calls()),
             warm_ups=find_warm_ups(reference.calls(), target.calls()),
         ),
         folders=job.team.get("standard", ()),

@@ -82,6 +82,8 @@ _NOT_FUNCTIONAL: List[Any] = []  # in place of the results of a collective that 
 _GRACE, _TICK = 1.0, 0.005  # seconds that one whose outputs were used too early gets to the end, at the end of the step
 _EARLY = "before it was done"  # argument `read` of a collective whose outputs were used too early
 _PYTHON_FILE = "distributed_c10d.py"  # where the public functions are
+_WRAPPER_FILE = "torch/nn/parallel/distributed.py"  # where DistributedDataParallel is
+_WRAPPER_FUNCTIONS = ("_pre_forward", "forward")  # where its reducer divides the buckets anew
 _GROUP = "__torch__.torch.classes.c10d.ProcessGroup"
 
 core: Any = getattr(torch, "distributed", None)
@@ -192,6 +194,8 @@ class CollectiveRecorder:
         listening = phase in self._phases and (phase == BACKWARD or self._is_listening())
         module_call = self._stack.innermost if phase == FORWARD else self._stack.outside
         if name is None or not listening or self._guard.is_held or self._lines.failed or not module_call.records_operators:
+            return function(*positional, **keywords)
+        if name == "broadcast" and _agrees_on_buckets(positional):
             return function(*positional, **keywords)
         ordinal = module_call.count_run("%s %s" % (name, phase))
         choice = self._stack.choose(self._level, module_call.module, module_call.class_name, name, phase)
@@ -368,6 +372,22 @@ def _find_caller() -> Optional[Dict[str, Any]]:
             return frame.f_locals
         frame = frame.f_back
     return None
+
+
+def _agrees_on_buckets(positional: Sequence[Any]) -> bool:
+    """Tell whether a wrapper agrees with the other ranks on which gradients share a bucket.
+
+    These numbers are of the wrapper, and no value of the model: they differ wherever two sides have buckets of other sizes. Its
+    C++ sends them straight from the function below; what sends buffers has functions of its own between.
+    """
+    if any(tensor.is_floating_point() or tensor.is_complex() for tensor in _flatten(list(positional[:1]))):
+        return False
+    frame: Optional[FrameType] = sys._getframe(2)  # noqa: SLF001  documented
+    while frame is not None:
+        if frame.f_code.co_filename.replace("\\", "/").endswith(_WRAPPER_FILE):
+            return frame.f_code.co_name in _WRAPPER_FUNCTIONS
+        frame = frame.f_back
+    return False
 
 
 _PUBLIC = frozenset((*NAMES.values(), "all_reduce_coalesced", "all_gather_coalesced", "isend", "irecv", "batch_isend_irecv"))

@@ -218,6 +218,41 @@ def test_a_collective_that_is_missing_or_lost_is_named_by_what_it_carries(script
     assert shapes == []
 
 
+BUCKETS = """
+import sys, torch
+import torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+rank, megabytes = dist.get_rank(), float(sys.argv[2])
+torch.manual_seed(0)
+net = nn.Sequential(*[nn.Linear(32, 32) for _ in range(4)])
+model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=megabytes)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(2):
+    features = torch.randn(8, 32, generator=torch.Generator().manual_seed(step))[rank::2]
+    model(features).square().mean().backward()
+    if len(sys.argv) > 3 and step:
+        net[0].weight.grad *= 1.1
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def test_buckets_of_other_sizes_are_no_fault(script, watch):
+    """Gradients are divided into buckets behind the first step, and the ranks agree on that by numbers of their own."""
+    path, capture = script(BUCKETS), {"step": [0, 1], "detail": "tensors", "level": ["module", "api"]}
+    ways = {"large": ["25"], "small": ["0.004"], "wrong": ["0.004", "wrong"]}
+    seen = {way: watch(path, *arguments, ranks=2, folder=way, capture=capture) for way, arguments in ways.items()}
+    assert {one.code for one in seen.values()} == {0}, [one.log for one in seen.values()]
+    small, wrong = (compare_dumps(seen["large"].dump, seen[way].dump, command="") for way in ("small", "wrong"))
+    assert (small.verdict.verdict, tuple(small.verdict.reasons), tuple(small.findings)) == ("aligned", (), ())
+    covered = [row.judged.reason for row in small.rows if row.judged.status == "covered"]
+    assert covered
+    assert all("both sides send these gradients in other groups" in reason for reason in covered)
+    assert wrong.verdict.verdict == "misaligned"
+
+
 @pytest.mark.parametrize("level", [["module"], ["module", "api"]])
 def test_a_rank_that_clips_alone_starts_at_the_optimizer_of_the_first_step(script, watch, level):
     path, capture = script(LACKING), {"step": [0, 1], "detail": "tensors", "level": level}
