@@ -64,6 +64,8 @@ UPDATES = "the same parameters are updated"
 """Stands among the standards if a parameter moves on one side only."""
 SAME_STEP = "inputs that the model makes come from the same step"
 """Stands among the standards if they do not."""
+CLEARED = "gradients are cleared before each step"
+"""Stands among the standards if those of one side are not."""
 FIRST_LOSS = "the loss of the first step"
 """Stands among the standards if that loss fails by the line that it is held to without any."""
 _NOTHING_COULD_FAIL = "no record that differs could have failed: its limits are too wide to prove anything"
@@ -90,6 +92,7 @@ class Circumstances:
         stale: Inputs that the model made in different steps on the two sides, in words. Such a run is misaligned.
         still: Parameters that one side does not update, in words, and the records of their steps, which may be accepted. Such a
             run is misaligned, whatever was recorded of it.
+        uncleared: Which side does not clear its gradients, in words. Such a run is misaligned, however little is left of them.
         second_pass: The measures are those after the second pass of escalating capture.
         fused: Module that one side computes inside of another one -> that one.
         regrouped: Record of a collective that the other side makes in other groups -> records of what comes of it.
@@ -104,6 +107,7 @@ class Circumstances:
     other_settings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     stale: Sequence[str] = ()
     still: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    uncleared: str = ""
     second_pass: bool = False
     fused: Mapping[str, str] = field(default_factory=dict)
     regrouped: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -195,7 +199,7 @@ def judge(  # noqa: PLR0913  all but two go by name
     loss = LossOutcome() if is_limited or known.blockers else judge_first_loss(rows, *losses, dtypes)
     not_applied = {standard.name: NOT_EVALUATED for standard in loaded if standard.judges_operators}
     not_applied |= {name: outcome.missing for name, outcome in by_losses.items() if outcome.missing}
-    failures = [*_describe_failures(rows, known.unrepeatable), *known.stale, *not_updated]
+    failures = [*_describe_failures(rows, known.unrepeatable), *known.stale, *not_updated, *filter(None, [known.uncleared])]
     failures += [
         f"{standard.dated}: {text}"
         for standard in loaded
@@ -268,6 +272,7 @@ def judge(  # noqa: PLR0913  all but two go by name
         | {name: outcome.is_met for name, outcome in by_losses.items()}
         | ({UPDATES: False} if not_updated else {})
         | ({SAME_STEP: False} if known.stale else {})
+        | ({CLEARED: False} if known.uncleared else {})
         | ({FIRST_LOSS: False} if loss.failed else {})  # else whoever explains the failing records would explain it away
         | dict(logged.met),
         not_applied=not_applied,

@@ -17,6 +17,7 @@ from precflow.diagnosis.choices import make_settler
 from precflow.diagnosis.evidence.training import find_other_averages, find_other_numbers
 from precflow.diagnosis.padding import mark_padding
 from precflow.diagnosis.residual import mark_residuals
+from precflow.diagnosis.training.gradients import describe_left, find_left_gradients
 from precflow.diagnosis.training.updates import describe_still, find_still_parameters
 from precflow.dumps.collectives import find_regrouped
 from precflow.dumps.protocol import Dump
@@ -147,6 +148,8 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
         for make in (mark_padding, mark_residuals)
     ]
 
+    left = None if reproduction.blockers else find_left_gradients(reference, target)
+
     def settle_all(measures: Sequence[Measure], judged: Sequence[Judged]) -> Sequence[Judged]:
         """Mark near ties, what depends on them, and artefacts of the comparison."""
         for mark in (settle, *marks):
@@ -169,6 +172,7 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
             other_settings={} if reproduction.blockers else find_other_numbers(reference, target),
             stale=reproduction.stale,
             still={} if reproduction.blockers else describe_still(find_still_parameters(reference, target, measures)),
+            uncleared=describe_left(left) if left else "",
             second_pass=second("compare") in needs,
             fused={**target.header.fused, **reference.header.fused},
             regrouped=find_regrouped(reference.calls(), target.calls()),

@@ -9,6 +9,7 @@ from typing import Any
 from precflow.diagnosis.dropped_steps import blame_first_broken, find_first_broken
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.localize import localize
+from precflow.diagnosis.training.gradients import blame_left, find_left_gradients
 from precflow.diagnosis.training.updates import blame_still, find_still_parameters
 from precflow.stages.artifacts import read_value, write_value
 from precflow.stages.compare import read_measures
@@ -36,6 +37,7 @@ def _make(job: Job, folder: Path, needs: Mapping[str, Path]) -> StageResult:
     region = localize(reference, target, measures, read_judged(latest(needs, "judge")), inputs)
     if measures:  # none was read where the sides were given other data
         region = blame_still(region, find_still_parameters(reference, target, measures), reference.calls())
+        region = blame_left(region, find_left_gradients(reference, target), reference.calls())
         region = blame_first_broken(region, find_first_broken(reference, target))
     write_value(folder / REGION_FILE, region)
     return StageResult(note=f"starts at {region.start}" if region.start else "no difference to locate")

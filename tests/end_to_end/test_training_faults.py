@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import precflow
 from precflow.agent import request as requests
 from precflow.agent.devices.cpu import Cpu
 from precflow.agent.events import Events
 from precflow.agent.session.dump import dump
+from precflow.config.schema import Tolerance
 from precflow.diagnosis.training.phases import find_guilty
 from precflow.dumps.formats import read_dump
 from precflow.stages.two_dumps import compare_dumps
@@ -133,3 +135,49 @@ def test_parameters_that_are_not_updated_are_named_with_the_reason_and_nothing_e
     assert {check.name: check.state for check in model.procedure}["hyperparameters"] == (
         "agrees" if fault == "lost_update" else "not_told"
     )
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Return a function that trains two steps by hand and keeps them; the loss is scaled, and gradients are scaled back."""
+
+    def trained(side, *, clears=True, scale=512.0):
+        torch.manual_seed(2)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        with precflow.capture(net, tmp_path / side, optimizer=optimizer, step=[0, 1], detail="sketch") as recorder:
+            for step in range(2):
+                batch = torch.randn(4, 8, generator=torch.Generator().manual_seed(step))
+                if clears:
+                    optimizer.zero_grad()
+                (net(batch).square().mean() * scale).backward()
+                for parameter in net.parameters():
+                    parameter.grad.div_(scale)
+                optimizer.step()
+                recorder.step()
+        return read_dump(tmp_path / side)
+
+    return trained
+
+
+WIDE = Tolerance(standards=["default"], relative_l2=0.05)
+
+
+@pytest.mark.parametrize("sides", [("reference", "target"), ("target", "reference")])
+def test_gradients_that_are_not_cleared_are_misaligned_however_little_a_loss_scale_leaves_of_them(train, sides):
+    dumps = {side: train(side, clears=side == sides[0]) for side in ("reference", "target")}
+    model = compare_dumps(dumps["reference"], dumps["target"], command="", tolerance=WIDE)
+    assert model.verdict.verdict == "misaligned"
+    assert f"the {sides[1]} does not clear its gradients: in step 1 they still hold those of the step before" in (
+        model.verdict.reasons
+    )
+    assert (model.findings[0].rule, model.findings[0].certainty) == ("PF813", "certain")
+    assert find_guilty(model.phases) == "backward"
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_gradients_that_both_sides_clear_or_neither_does_are_no_finding(train, clears):
+    dumps = train("reference", clears=clears), train("target", clears=clears, scale=256.0)
+    model = compare_dumps(*dumps, command="", tolerance=WIDE)
+    assert "PF813" not in {finding.rule for finding in model.findings}
+    assert not any("clear" in reason for reason in model.verdict.reasons)

@@ -101,6 +101,12 @@ def test_a_parameter_that_one_side_does_not_update_is_misaligned_though_every_re
         assert verdict.standards["the same parameters are updated"] is False
 
 
+def test_gradients_that_one_side_does_not_clear_are_misaligned_though_every_record_agrees(measure, run):
+    _, verdict = run([measure()], uncleared="the target does not clear its gradients")
+    assert (verdict.verdict, verdict.reasons) == ("misaligned", ("the target does not clear its gradients",))
+    assert verdict.standards["gradients are cleared before each step"] is False
+
+
 def test_optimizers_with_other_settings_are_no_aligned_run(measure, run):
     _, verdict = run([measure()], other_settings={"lr: 0.1 / 0.2": []})
     assert (verdict.verdict, verdict.reasons) == ("inconclusive", ("the optimizers have other settings: lr: 0.1 / 0.2",))

@@ -16,19 +16,20 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from precflow.agent.contract import GRADIENT, OPTIMIZER
+from precflow.agent.contract import GRADIENT, OPTIMIZER, parse_identity
 from precflow.comparison.fused.value_classes import widen
 from precflow.comparison.measure import Measure
+from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.training.optimizers import Floats
 from precflow.dumps.dtypes import FLOATS, float_facts, is_floating
 from precflow.dumps.protocol import Dump
-from precflow.dumps.records import Record
+from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
 
 LARGEST_WORK = 1 << 32
@@ -156,7 +157,7 @@ def measure_gradients(reference: Dump, target: Dump, measures: Iterable[Measure]
         change for name, side in zip(("reference", "target"), sides, strict=True) for change in _find_changes(name, side)
     ]
     narrow = {name: side.narrow for name, side in zip(("reference", "target"), sides, strict=True) if side.narrow}
-    return Gradients(tuple(rows), tuple(changes), narrow, _find_left(sides, rows))
+    return Gradients(tuple(rows), tuple(changes), narrow, _find_left(sides))
 
 
 class _Side:
@@ -265,17 +266,68 @@ def _norm_of(record: Record) -> float | None:
 # Gradients that were not cleared
 
 
-def _find_left(sides: Sequence[_Side], rows: Sequence[GradientRow]) -> LeftGradients | None:
-    """Return the first step whose gradients are, on one side only, those of the other side and of the last step."""
-    steps = sorted({row.step for row in rows if row.cosine != 1.0 or row.reference != row.target})
-    for step in steps:
-        places = [place for place in sides[0].gradients if place[1] == step and place in sides[1].gradients]
+def find_left_gradients(reference: Dump, target: Dump) -> LeftGradients | None:
+    """Return the first step whose gradients are, on one side only, those of the other side and of the last step.
+
+    Args:
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+    """
+    return _find_left([_Side(dump) for dump in (reference, target)])
+
+
+def describe_left(left: LeftGradients) -> str:
+    """Say which side does not clear its gradients.
+
+    >>> describe_left(LeftGradients("target", 1, 4, 4))
+    'the target does not clear its gradients: in step 1 they still hold those of the step before'
+    """
+    return f"the {left.side} does not clear its gradients: in step {left.step} they still hold those of the step before"
+
+
+def blame_left(region: Region, left: LeftGradients | None, calls: Sequence[Call]) -> Region:
+    """Return a region that begins at gradients that were not cleared, if nothing is suspected before them.
+
+    Gradients that a script scales down before its optimizer steps are small beside the next ones: no record fails then.
+    """
+    step = None if left is None else left.step
+    gradients = [call for call in calls if call.phase == GRADIENT and call.step == step]
+    if left is None or not gradients or any(parse_identity(one.record).step <= left.step for one in region.suspects):
+        return region
+    call = min(gradients, key=lambda one: one.order)
+    record = call.outputs[0].text
+    suspects = (Suspect.of(call, record, 1.0, describe_left(left)), *region.suspects)
+    roles = {**(region.roles or {}), record: "introduces"}
+    return replace(region, start=suspects[0].name, suspects=suspects, roles=roles)
+
+
+def _find_left(sides: Sequence[_Side]) -> LeftGradients | None:
+    here, there = (side.gradients for side in sides)
+    shared = [place for place in here if place in there]
+    for step in sorted({place[1] for place in shared if not _is_equal(here[place], there[place])}):
+        places = [place for place in shared if place[1] == step]
         for name, (side, other) in (("target", (sides[1], sides[0])), ("reference", (sides[0], sides[1]))):
-            shares = [share for place in places if (share := _measure_left(side, other, place)) is not None]
-            fitting = sum(share <= _LEFT for share in shares)
-            if shares and fitting == len(shares):
+            fitting = _count_left(side, other, places)
+            if fitting:
                 return LeftGradients(name, step, fitting, len(places))
     return None
+
+
+def _is_equal(record: Record, other: Record) -> bool:
+    return bool(record.known) and record.known == other.known
+
+
+def _count_left(side: _Side, other: _Side, places: Sequence[Place]) -> int:
+    """Return how many gradients are those of the other side and of the last step; 0 if one is not, of which no more is read."""
+    fitting = 0
+    for place in places:
+        share = _measure_left(side, other, place)
+        if share is None:
+            continue
+        if share > _LEFT:
+            return 0
+        fitting += 1
+    return fitting
 
 
 def _measure_left(side: _Side, other: _Side, place: Place) -> float | None:
