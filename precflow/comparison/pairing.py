@@ -20,6 +20,7 @@ from precflow.dumps.records import Call, Record
 from precflow.dumps.views.paired import NAME, SEQUENCE
 
 ABSENT = "(absent)"  # an argument that only the other side was given
+A_TENSOR = "(a tensor)"  # an argument that is none on the other side
 # Operators that choose elements and return which, most of them beside the chosen values.
 CHOOSING = frozenset(
     "argmax argmin argsort topk sort msort max min kthvalue median nanmedian mode cummax cummin unique unique_consecutive "
@@ -145,14 +146,23 @@ def _describe_paired(left: Record, right: Record, call: Call, other: Call, how: 
         exact=not movement and not floating and has_exact_integers(call),
         site=call.site,
         target_site=other.site,
-        arguments=NOTHING if call.arguments == other.arguments else _find_different_arguments(call.arguments, other.arguments),
+        arguments=NOTHING if call.arguments == other.arguments else find_different_arguments(call, other),
         pairing=how,
     )
 
 
-def _find_different_arguments(here: Mapping[str, str], there: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    values = {name: (here.get(name, ABSENT), there.get(name, ABSENT)) for name in {**here, **there}}
+def find_different_arguments(reference: Call, target: Call) -> dict[str, tuple[str, str]]:
+    """Return the arguments that are not tensors on both sides and differ, as name -> what each side gave."""
+    names = {**reference.arguments, **target.arguments}
+    values = {name: (_show_argument(reference, name), _show_argument(target, name)) for name in names}
     return {name: both for name, both in values.items() if both[0] != both[1]}
+
+
+def _show_argument(call: Call, name: str) -> str:
+    """Return an argument's text; a mask that is ``None`` on the other side may be an input here."""
+    if name in call.arguments:
+        return call.arguments[name]
+    return A_TENSOR if any(record.index == name or record.index.startswith(f"{name}.") for record in call.inputs) else ABSENT
 
 
 def has_exact_integers(call: Call) -> bool:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _LISTED = 5
 """Number of suspects whose tensors are read."""
-_TENSOR_OR_NONE = ("(absent) / None", "None / (absent)")
+_TENSOR_OR_NONE = ("(absent) / None", "None / (absent)", "(a tensor) / None", "None / (a tensor)")
 """Ends of arguments that are ``None`` on one side and left out or a tensor on the other: other code, and no other setting."""
 _NOT_JUDGED = Judged(record="", status="not_judged")  # the status of data movement that changed values
 

@@ -92,6 +92,10 @@ EVIDENCE = {
     "norm_change": Evidence(
         "change of norms", "Of the rows, relative to the error: near 0 for a rotation, up to 1 for a scale."
     ),
+    "norm_spread": Evidence(
+        "spread of norms",
+        "Of the reference's rows: standard deviation over mean, near 0 behind a normalisation.",
+    ),
     "rows_read": Evidence(
         "reads",
         "Which rows of its table it replaces by others wherever they are read; empty if that does not explain the error.",
@@ -336,6 +340,7 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
         "clamp_share": clamp[1] if clamp else None,
         "sign_share": places.measure_sign_share(here, there),
         "norm_change": places.measure_norm_change(here, there),
+        "norm_spread": places.measure_norm_spread(here),
         "first_sample_right": places.is_first_sample_right(here, there, unit),
         "position_growth": growth[0] if growth else None,
         "position_rank": growth[1] if growth else None,

@@ -292,6 +292,20 @@ def measure_norm_change(reference: Floats, target: Floats) -> float | None:
     return float(np.linalg.norm(np.linalg.norm(others, axis=1) - np.linalg.norm(rows, axis=1))) / error
 
 
+def measure_norm_spread(reference: Floats) -> float | None:
+    """Return the standard deviation of the norms of rows, relative to their mean; ``None`` if all are zero.
+
+    Norms that a normalisation has made alike stay whatever goes into it, so that they prove no rotation.
+
+    >>> measure_norm_spread(np.array([[3.0, 4.0], [0.0, 5.0]]))
+    0.0
+    """
+    rows = reference.reshape(-1, reference.shape[-1]) if reference.ndim else reference.reshape(1, 1)
+    norms = np.linalg.norm(rows, axis=1)
+    mean = float(norms.mean()) if norms.size else 0.0
+    return float(norms.std()) / mean if 0.0 < mean < np.inf else None
+
+
 def measure_uniform_share(weights: Floats) -> float:
     """Return the share of the rows whose elements are all the same, as an attention without scores has.
 

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from precflow.agent.contract import OPTIMIZER, parse_identity
+from precflow.agent.contract import FORWARD, OPTIMIZER, parse_identity
+from precflow.comparison import pairing
 from precflow.diagnosis.evidence import error_shape, in_place, masks, normalisation, operator_families, wraps
 from precflow.diagnosis.evidence.overflows import nonfinite
 from precflow.diagnosis.evidence.pieces import Evidence
@@ -250,7 +251,12 @@ def _compare_calls(observed: ObservedCall, *, same_dtype: bool) -> dict[str, Any
         kept = "content id"
     reference, target = observed.reference, observed.target
     return {
-        "arguments_different": find_different_arguments(reference, target, same_dtype=same_dtype) if target is not None else [],
+        "arguments_different": [
+            *find_different_arguments(reference, target, same_dtype=same_dtype),
+            *find_further_tensors(reference, target),
+        ]
+        if target is not None
+        else [],
         "reference_shape": list(here.shape),
         "elements": math.prod(here.shape),
         "reference_output_dtype": here.dtype,
@@ -384,14 +390,32 @@ def find_different_arguments(reference: Call, target: Call, *, same_dtype: bool)
     optimizer has settings that choose an implementation of the same formula, its class among them; and one that a side does not
     know says nothing: versions of torch add some. What it does there, its steps show.
     """
-    here, there = reference.arguments, target.arguments
-    names = [*here, *(name for name in there if name not in here)]
+    different = pairing.find_different_arguments(reference, target)
     if reference.phase == OPTIMIZER:
-        names = [name for name in here if name in there and name not in {*IMPLEMENTATIONS, OPTIMIZER_CLASS}]
-    values = [(name, here.get(name, "(absent)"), there.get(name, "(absent)")) for name in names]
-    return [
-        f"{name}: {one} / {other}" for name, one, other in values if one != other and not _is_expected(one, other, same_dtype)
-    ]
+        different = {
+            name: both
+            for name, both in different.items()
+            if pairing.ABSENT not in both and name not in {*IMPLEMENTATIONS, OPTIMIZER_CLASS}
+        }
+    return [f"{name}: {one} / {other}" for name, (one, other) in different.items() if not _is_expected(one, other, same_dtype)]
+
+
+def find_further_tensors(reference: Call, target: Call) -> list[str]:
+    """Return the tensors that one side gives a call beside all that the other gives, such as a bias, as arguments are shown.
+
+    A tensor that has another name there, as a mask by its place and by its keyword, is none.
+    """
+    if reference.phase != FORWARD:
+        return []
+    here, there = ({record.index: record for record in call.inputs} for call in (reference, target))
+    if here.keys() <= there.keys():
+        more, arguments, say = there, reference.arguments, f"{pairing.ABSENT} / {{}}"
+    elif there.keys() <= here.keys():
+        more, arguments, say = here, target.arguments, f"{{}} / {pairing.ABSENT}"
+    else:
+        return []
+    alone = [record for index, record in more.items() if index not in {*here} & {*there} and index not in arguments]
+    return [f"{record.index}: {say.format(record.weight or pairing.A_TENSOR)}" for record in alone]
 
 
 def read_number(arguments: Mapping[str, str], name: str, position: int, default: float) -> float:

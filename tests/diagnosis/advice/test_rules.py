@@ -358,6 +358,8 @@ TABLE = [
     ("PF311", PAIRED, PERMUTED),
     ("PF312", ROTATED, {**ROTATED, "sign_share": 0.99}),
     ("PF312", ROTATED, {**ROTATED, "norm_change": 0.12}),
+    ("PF312", {**ROTATED, "norm_spread": 1e-4}, {**ROTATED, "norm_spread": 0.006, "name": "layers.0.attention"}),
+    ("PF312", {**ROTATED, "norm_spread": 0.1, "name": "layers.0.attention"}, {**ROTATED, "norm_spread": 0.0, "name": "norm"}),
     ("PF313", {"sign_share": 0.99, "scale_slope": 0.1}, {"sign_share": 0.99, "scale_slope": -1.0}),
     ("PF314", GROWING, {**GROWING, "border": "the last 3 of 64 along axis 1"}),
     ("PF314", GROWING, {**GROWING, "position_rank": 0.3}),

@@ -121,6 +121,15 @@ def test_a_rotation_keeps_norms_and_a_scale_does_not(noisy):
     assert places.measure_norm_change(VALUES, noisy * 1.3) > 0.9
 
 
+def test_norms_that_a_normalisation_made_alike_prove_no_rotation(noisy):
+    rows = VALUES / np.linalg.norm(VALUES, axis=-1, keepdims=True)
+    others = noisy / np.linalg.norm(noisy, axis=-1, keepdims=True)
+    assert places.measure_norm_change(rows, others) < 1e-6
+    assert places.measure_norm_spread(rows) < 1e-6
+    assert places.measure_norm_spread(VALUES) > 0.05
+    assert places.measure_norm_spread(0 * VALUES) is None
+
+
 def test_uniform_rows():
     weights = np.exp(VALUES) / np.exp(VALUES).sum(-1, keepdims=True)
     assert places.measure_uniform_share(weights) == 0.0

@@ -8,7 +8,7 @@ import pytest
 
 from precflow.diagnosis.evidence import suspect
 from precflow.diagnosis.evidence.names import OF_SUSPECT
-from precflow.diagnosis.evidence.suspect import find_different_arguments, read_number
+from precflow.diagnosis.evidence.suspect import find_different_arguments, find_further_tensors, read_number
 from precflow.diagnosis.evidence.tensors import observe
 from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.introduced import IntroducedError
@@ -137,6 +137,22 @@ def test_a_changed_number_is_named_with_both_values(call):
 
 def test_an_argument_of_one_side_is_absent_on_the_other(call):
     assert find_different_arguments(call(), call(is_causal="True"), same_dtype=True) == ["is_causal: (absent) / True"]
+
+
+def test_a_mask_that_is_a_tensor_on_one_side_is_not_absent_there(hand_made):
+    """What is a tensor stands among the inputs of a call, and so not among its arguments."""
+    given = hand_made().operator("a", "op", {"content": "x"}, {"content": "m"})
+    left_out = hand_made().operator("a", "op", {"content": "x"}, arguments={"1": "None"})
+    assert find_different_arguments(given, left_out, same_dtype=True) == ["1: (a tensor) / None"]
+
+
+def test_a_tensor_that_only_one_side_gives_is_named(hand_made):
+    with_bias = hand_made().operator("a", "linear", {"content": "x"}, {"content": "b", "weight": "a.bias"})
+    plain = hand_made().operator("a", "linear", {"content": "x"})
+    assert find_further_tensors(plain, with_bias) == ["1: (absent) / a.bias"]
+    assert find_further_tensors(with_bias, plain) == ["1: a.bias / (absent)"]
+    assert find_further_tensors(plain, plain) == []
+    assert find_further_tensors(with_bias, hand_made().operator("a", "linear", {"content": "x"}, arguments={"1": "None"})) == []
 
 
 def test_devices_differ_on_purpose(call):
