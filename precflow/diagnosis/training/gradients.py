@@ -39,6 +39,7 @@ _SAME_FACTOR = 1e-3
 _SAME_PRODUCT = 1e-5  # relative; of float32 products, and of sketches, which are sums in float32
 _SAME_VALUE = 1e-6
 _LEFT = 1e-2  # largest part of the last step's gradient that the difference of the sides may leave unexplained
+_FEW = 0.5  # share of gradients of the other side that fit into 16 bits too
 _NARROW = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
 Place = tuple[int, int, str]
@@ -156,7 +157,12 @@ def measure_gradients(reference: Dump, target: Dump, measures: Iterable[Measure]
     changes = [
         change for name, side in zip(("reference", "target"), sides, strict=True) for change in _find_changes(name, side)
     ]
-    narrow = {name: side.narrow for name, side in zip(("reference", "target"), sides, strict=True) if side.narrow}
+    # Under autocast most gradients fit into 16 bits anyway, and those of sums by chance.
+    narrow = {
+        name: side.narrow
+        for name, side, other in zip(("reference", "target"), sides, reversed(sides), strict=True)
+        if side.narrow and (other.narrow or other.measure_fitting(side.narrow) <= _FEW)
+    }
     return Gradients(tuple(rows), tuple(changes), narrow, _find_left(sides))
 
 
@@ -220,14 +226,20 @@ class _Side:
             return None
         return None if kept is None else np.asarray(kept, np.float64).sum(axis=0).reshape(-1)
 
+    def measure_fitting(self, dtype: str) -> float:
+        """Return the share of gradients in a wider type that a 16-bit type holds; 0 where none could be read."""
+        values = [value for record in self._list_wide() if (value := self.read(record)) is not None and value.any()]
+        return sum(_fits(value, _NARROW[dtype]) for value in values) / len(values) if values else 0.0
+
+    def _list_wide(self) -> list[Record]:
+        return [record for record in self.given.values() if record.dtype in {"float32", "float64"}]
+
     def _find_narrow(self) -> str:
-        wide = [record for record in self.given.values() if record.dtype in {"float32", "float64"}]
+        wide = self._list_wide()
         values = [value for record in wide if (value := self.read(record)) is not None and value.any()]
         if not wide or len(values) < len(wide) / 2:
             return ""
-        return next(
-            (name for name, dtype in _NARROW.items() if all(np.array_equal(_round(one, dtype), one) for one in values)), ""
-        )
+        return next((name for name, dtype in _NARROW.items() if all(_fits(one, dtype) for one in values)), "")
 
 
 def _compare(
@@ -470,6 +482,10 @@ def _find_limit(pairs: Sequence[_Pair]) -> tuple[str, float] | None:
 
 def _find_peak(kept: _Kept) -> float:
     return max(map(abs, kept.range))
+
+
+def _fits(values: Floats, dtype: Any) -> bool:
+    return np.array_equal(_round(values, dtype), values)
 
 
 def _round(values: Floats, dtype: Any) -> Floats:

@@ -165,6 +165,14 @@ def test_other_gradients_are_no_sum_with_the_last_ones():
     assert "gradients_left_side" not in gather(Run(steps=2), Run(steps=2, factor=2.0))
 
 
+def test_gradients_of_which_most_fit_into_16_bits_on_the_reference_too_are_none_of_16_bits():
+    def mostly_narrow(value):  # as under autocast: all but those that are summed up in float32
+        return value if value.std() > 2.5 else narrow(value)
+
+    assert gather(Run(), Run(seen=narrow))["gradients_narrow"] == "bfloat16"
+    assert "gradients_narrow" not in gather(Run(seen=mostly_narrow), Run(seen=narrow))
+
+
 # Evidence
 
 
