@@ -107,7 +107,8 @@ class Tracer:
         self._target = {record.identity: record for call in self._target_calls for record in (*call.inputs, *call.outputs)}
         self._leaving: dict[OutputKey, Flow] = {}
         self._failing: set[CallKey] = set()  # calls with an output that hands on a failing record
-        self._failing_backwards: dict[tuple[int, int], set[str]] = defaultdict(set)  # modules, in each rank's present backward
+        # Module -> its first failing call, in each rank's present backward.
+        self._failing_backwards: dict[tuple[int, int], dict[str, CallKey]] = defaultdict(dict)
         self._moved_in: dict[CallKey, tuple[CallKey, str]] = {}  # calls with an output that hands on moved values
         self.unrecorded = UnrecordedInputs(nodes, self._target, judge_input)
         self.inputs = OwnInputs(nodes, self._target_calls, self._target, measures, judged, judge_input)
@@ -194,7 +195,8 @@ class Tracer:
             node: A call of the backward pass or a gradient.
             inside: Only calls of modules inside this one count.
         """
-        modules = self._failing_backwards.get(node.key[:2], set())
+        failing = self._failing_backwards.get(node.key[:2], {})
+        modules = {module for module, key in failing.items() if key != node.key}
         if inside is None:
             return bool(modules)
         start = "" if inside == ROOT_MODULE else f"{inside}."
@@ -210,7 +212,7 @@ class Tracer:
             if leaving.failing:
                 self._failing.add(node.key)
                 if call.phase == BACKWARD:
-                    self._failing_backwards[node.key[:2]].add(call.module)
+                    self._failing_backwards[node.key[:2]].setdefault(call.module, node.key)
             if leaving.moved is not None:
                 self._moved_in.setdefault(node.key, leaving.moved)
 

@@ -190,6 +190,7 @@ class _SuspectSearch:
             changed = self.tracer.find_change(node)
             why = _explain(node, status, arriving, self.tracer, changed)
             text = changed.text if changed else ""
+            given = self.tracer.unrecorded.find_failing(node)
             suspect = replace(
                 Suspect.of(node.call, status.record, status.ratio, why),
                 inputs_use=arriving.use,
@@ -197,6 +198,7 @@ class _SuspectSearch:
                 outside=self.tracer.find_other_data(node),
                 accepted=arriving.accepted,
                 weight=self.tracer.find_other_weight(node),
+                arrives=given.record.text if given is not None and given.taker is node else "",
             )
             part[node.key] = suspect if changed else self._add_interval(node, suspect)
 

@@ -207,6 +207,18 @@ def test_a_difference_from_outside_is_named(hand_made, judge_calls):
     assert "its input 0 differs between the sides before any operator ran" in region.suspects[0].why
 
 
+def test_a_gradient_that_the_loss_leaves_is_named_as_what_arrives(hand_made, judge_calls):
+    reference, target = hand_made(), hand_made()
+    for dump, content in ((reference, "one"), (target, "two")):
+        dump.module("head", {"content": "x"})
+        dump.module("head", {"content": content}, phase="backward")
+    judged = judge_calls(reference, {"head (backward)": "fail"})
+    region = localize(reference, target, *judged, lambda left, right: Judged(left.text, "fail", ratio=2.0))
+    (suspect,) = region.suspects
+    assert suspect.why.startswith("input 0 of head (backward), which nothing recorded made, does not agree")
+    assert suspect.arrives == "head/backward.input.0"
+
+
 def test_a_differing_weight_is_named(hand_made, judge_calls):
     reference, target = hand_made(), hand_made()
     for dump, content in ((reference, "one"), (target, "two")):

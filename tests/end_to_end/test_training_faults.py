@@ -181,3 +181,59 @@ def test_gradients_that_both_sides_clear_or_neither_does_are_no_finding(train, c
     model = compare_dumps(*dumps, command="", tolerance=WIDE)
     assert "PF813" not in {finding.rule for finding in model.findings}
     assert not any("clear" in reason for reason in model.verdict.reasons)
+
+
+@pytest.fixture
+def train_on_tokens(tmp_path):
+    """Return a function that trains one step on texts with a prompt and padding, in bfloat16 where autocast has it so."""
+
+    def trained(side, *, find_loss):
+        torch.manual_seed(2)
+        net = torch.nn.Sequential(torch.nn.Embedding(40, 16), torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 40))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        tokens = torch.randint(1, 40, (3, 14))
+        labels = tokens.clone()
+        labels[:, :3] = labels[:, 11:] = -100
+        with precflow.capture(net, tmp_path / side, optimizer=optimizer, detail="sketch", level=["module"]) as recorder:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                logits = net(tokens)
+            find_loss(logits.float(), labels).backward()
+            optimizer.step()
+            recorder.step()
+        return read_dump(tmp_path / side)
+
+    return trained
+
+
+def find_loss_of_next_token(logits, labels, **options):
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), **options)
+
+
+LOSSES = {  # fault -> loss of the target, and the rule that names it
+    "shifted twice": (lambda logits, labels: find_loss_of_next_token(logits, labels.roll(-1, 1)), "PF418"),
+    "not shifted": (
+        lambda logits, labels: torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
+        "PF418",
+    ),
+    "padding learned": (lambda logits, labels: find_loss_of_next_token(logits, labels.clamp(min=0)), "PF406"),
+    "smoothed": (lambda logits, labels: find_loss_of_next_token(logits, labels, label_smoothing=0.3), "PF419"),
+}
+
+
+@pytest.mark.parametrize("fault", LOSSES)
+def test_a_loss_that_differs_is_named_in_place_of_the_models_last_module(train_on_tokens, fault):
+    find_loss, rule = LOSSES[fault]
+    sides = train_on_tokens("reference", find_loss=find_loss_of_next_token), train_on_tokens("target", find_loss=find_loss)
+    model = compare_dumps(*sides, command="")
+    assert model.verdict.verdict == "misaligned"
+    assert [finding.rule for finding in model.findings] == [rule]
+    assert {one.name: one.state for one in model.phases}["forward"] == "aligned"
+
+
+def test_the_same_loss_written_otherwise_is_no_finding(train_on_tokens):
+    def by_hand(logits, labels):
+        kept = labels[:, 1:] != -100
+        return -torch.log_softmax(logits[:, :-1][kept], -1).gather(1, labels[:, 1:][kept][:, None]).mean()
+
+    sides = train_on_tokens("reference", find_loss=find_loss_of_next_token), train_on_tokens("target", find_loss=by_hand)
+    assert compare_dumps(*sides, command="").findings == ()

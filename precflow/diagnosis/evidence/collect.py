@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from precflow.diagnosis.comparison import Comparison
 
 _LISTED = 5
+_OF_LOSS = frozenset({"micro_factors", "tokens_left_out", "tokens_added", "labels_shifted", "loss_gradient"})
 """Number of suspects whose tensors are read."""
 _TENSOR_OR_NONE = ("(absent) / None", "None / (absent)", "(a tensor) / None", "None / (a tensor)")
 """Ends of arguments that are ``None`` on one side and left out or a tensor on the other: other code, and no other setting."""
@@ -122,8 +123,8 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
     still = find_still_parameters(reference, target, measures)
     still = keep_whatever_data(still) if blockers else still
     observed = [] if blockers else add_products(reference, target, observe(reference, target, choose_examined(region.suspects)))
-    # Gradients that are a sum of micro batches with a factor each have no factor of their own.
-    of_loss = {BACKWARD, GRADIENT} if "micro_factors" in of_run else set()
+    # What the loss does is told by itself: gradients that are made of it have no cause of their own.
+    of_loss = {BACKWARD, GRADIENT} if _OF_LOSS & of_run.keys() else set()
     of_training = (
         {} if blockers else training.gather(reference, target, steps=steps, gradients=comparison.gradients, still=still)
     )

@@ -1,7 +1,7 @@
 """Which tokens count in the loss, by the gradient that arrives at the model's output.
 
 A token that a loss leaves out has no gradient: its row is exactly zero, in any element type, and no rounding makes it so. The
-loss itself is one number, and in 16 bits one number fits many causes.
+loss itself is one number, and in 16 bits one number fits many causes. Norms of rows, which a sketch has beside it, are enough.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from precflow.agent.contract import BACKWARD
 from precflow.comparison.fused.value_classes import widen
+from precflow.diagnosis.evidence.of_run.micro_batches import pair_arriving
 from precflow.diagnosis.evidence.pieces import Evidence
-from precflow.diagnosis.evidence.tensors import call_identity
 from precflow.dumps.dtypes import FLOATS
 from precflow.dumps.protocol import Dump
-from precflow.dumps.records import Call, Record
+from precflow.dumps.records import Record
 from precflow.errors import DumpError
 
 if TYPE_CHECKING:
@@ -31,11 +30,17 @@ EVIDENCE = {
     ),
     "tokens_added": Evidence("extra tokens in the target's loss", "The same for rows that are zero on the reference alone."),
     "tokens_ratio": Evidence("other rows of that gradient", "Their size over that of the reference, the median."),
+    "labels_shifted": Evidence(
+        "rows that count are shifted by",
+        "Places along the sequence: rows of that gradient that are not zero are the reference's, shifted; absent if not.",
+    ),
+    "labels_shifted_rows": Evidence("rows that count on one side only", "Of a shift, at the beginnings and ends of texts."),
 }
 
 _MOST = 1 << 26  # elements of a gradient that is read
 _SMALL = 0.1  # of the median row's norm: a smaller row may have vanished in float16
 _FEWEST = 4  # rows that count on both sides
+_FEWEST_SHIFTED = 3  # rows that a shift has to move
 _SAME = 0.05  # deviation of the rows' median ratio from the one that the number of tokens gives
 _EACH = 0.25  # deviation of a row's ratio from the median: a maximum over tokens that chose otherwise changes single rows
 
@@ -54,44 +59,73 @@ def find_rows(reference: Dump, target: Dump) -> dict[str, Any]:
         reference: Dump of the reference.
         target: Dump of the target.
     """
-    others = {call_identity(call): call for call in target.calls() if _is_backward(call)}
-    arriving = (call for call in sorted(reference.calls(), key=lambda one: one.order) if _is_backward(call))
-    call = next(arriving, None)  # at the model itself, or at its last module
-    other = None if call is None else others.get(call_identity(call))
-    if call is None or other is None:
+    pairs = pair_arriving(reference, target)
+    if not pairs:
         return {}
-    theirs = {record.index: record for record in other.inputs}
-    for record in call.inputs:
-        norms = [_read_norms(dump, one) for dump, one in ((reference, record), (target, theirs.get(record.index)))]
-        if norms[0] is not None and norms[1] is not None and norms[0].shape == norms[1].shape:
-            return compare_rows(norms[0], norms[1])
+    here, there = _read_norms(reference, pairs[0][0]), _read_norms(target, pairs[0][1])
+    if here is None or there is None or here.shape != there.shape:
+        return {}
+    if shifted := find_shift(here, there):
+        return shifted
+    # The loss of a micro batch may be divided by the tokens of the whole step.
+    counts = [
+        [np.count_nonzero(norms) for one, other in pairs if (norms := _read_norms(dump, (one, other)[side])) is not None]
+        for side, dump in enumerate((reference, target))
+    ]
+    whole = sum(counts[0]) / sum(counts[1]) if all(len(count) == len(pairs) for count in counts) and any(counts[1]) else 1.0
+    return compare_rows(here.reshape(-1), there.reshape(-1), whole=whole)
+
+
+def _read_norms(dump: Dump, record: Record) -> Rows | None:
+    """Return the norm of each row of the last axis; ``None`` if the tensor is not there or no gradient of tokens."""
+    shape = record.shape
+    if record.part or record.dtype not in FLOATS or len(shape) < 2 or not 0 < math.prod(shape) <= _MOST:
+        return None
+    try:
+        if record.stored:
+            values = widen(np.ascontiguousarray(dump.tensor(record)).reshape(-1))
+            norms: Rows = np.linalg.norm(values.reshape(-1, shape[-1]), axis=1)
+        else:
+            read = getattr(dump, "rows", None)
+            kept = None if read is None else read(record)
+            norms = np.zeros(0) if kept is None else np.asarray(kept, np.float64).reshape(-1)
+    except DumpError:  # the comparison has already called the record unreadable
+        return None
+    # Of many rows a sketch keeps norms of groups, which tell no token.
+    return norms.reshape(shape[:-1]) if norms.size * shape[-1] == math.prod(shape) and np.isfinite(norms).all() else None
+
+
+def find_shift(here: Rows, there: Rows) -> dict[str, Any]:
+    """Return by how many places the rows that count are shifted, and how many count on one side only; nothing if they are not.
+
+    What is shifted in at the border is free. A shift loses at one end of a text what it gains at the other, where rows that
+    count at ends alone may be padding; and one text alone may have another token ignored.
+
+    >>> find_shift(np.array([[0, 0, 1, 1, 0], [0, 1, 1, 1, 0]]), np.array([[0, 1, 1, 0, 0], [1, 1, 1, 0, 0]]))
+    {'labels_shifted': -1, 'labels_shifted_rows': 4}
+
+    Args:
+        here: Norms of the rows on the reference, as they lie: the last axis is the sequence.
+        there: The same on the target.
+    """
+    one, two = here > 0.0, there > 0.0
+    only = int(np.count_nonzero(one != two))
+    if only < _FEWEST_SHIFTED or not (one & two).any() or not (one & ~two).any() or not (two & ~one).any():
+        return {}
+    for places in (-1, 1):
+        moved, own = (one[..., 1:], two[..., :-1]) if places < 0 else (one[..., :-1], two[..., 1:])
+        if np.array_equal(moved, own):
+            return {"labels_shifted": places, "labels_shifted_rows": only}
     return {}
 
 
-def _is_backward(call: Call) -> bool:
-    return call.phase == BACKWARD and not call.operator and any(len(record.shape) > 1 for record in call.inputs)
-
-
-def _read_norms(dump: Dump, record: Record | None) -> Rows | None:
-    """Return the norm of each row of the last axis; ``None`` if the tensor is not there or no gradient of tokens."""
-    if record is None or not record.stored or record.part or record.dtype not in FLOATS or len(record.shape) < 2:
-        return None
-    if not 0 < math.prod(record.shape) <= _MOST:
-        return None
-    try:
-        values = widen(np.ascontiguousarray(dump.tensor(record)).reshape(-1))
-    except DumpError:  # the comparison has already called the record unreadable
-        return None
-    norms: Rows = np.linalg.norm(values.reshape(-1, record.shape[-1]), axis=1)
-    return norms if np.isfinite(norms).all() else None
-
-
-def compare_rows(here: Rows, there: Rows) -> dict[str, Any]:
+def compare_rows(here: Rows, there: Rows, *, whole: float = 1.0) -> dict[str, Any]:
     """Return which rows count on one side only, where all others have gradients in one ratio: that of the numbers, or 1.
 
     Args:
         here: Norms of the rows on the reference.
         there: The same on the target.
+        whole: Tokens of the whole step on the reference over those of the target.
     """
     both = (here > 0.0) & (there > 0.0)
     lost, added = (here > 0.0) & (there == 0.0), (here == 0.0) & (there > 0.0)
@@ -106,7 +140,7 @@ def compare_rows(here: Rows, there: Rows) -> dict[str, Any]:
     if np.abs(there[large] / here[large] / ratio - 1.0).max() > _EACH:
         return {}
     counted = np.count_nonzero(here) / np.count_nonzero(there)  # a mean over fewer tokens gives each of them more
-    if all(abs(ratio / expected - 1.0) > _SAME for expected in (counted, 1.0)):
+    if all(abs(ratio / expected - 1.0) > _SAME for expected in (counted, whole, 1.0)):
         return {}
     name = "tokens_left_out" if lost.any() else "tokens_added"
     return {name: _describe(np.flatnonzero(only), len(here)), "tokens_ratio": ratio}

@@ -17,7 +17,7 @@ from precflow.agent.contract import BACKWARD
 from precflow.comparison.fused.value_classes import widen
 from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.evidence.tensors import call_identity
-from precflow.dumps.dtypes import FLOATS
+from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.errors import DumpError
@@ -39,7 +39,7 @@ EVIDENCE = {
     ),
 }
 
-_LEFT = 1e-3  # share of a gradient that one factor may leave unexplained
+_LEFT = 1e-3  # share of a gradient that one factor may leave unexplained; in 16 bits, their rounding
 _APART = 1e-2  # relative difference of factors that are not the same
 _SAME = 0.02  # deviation of a factor from what the numbers of tokens give
 _MOST = 64  # micro batches that are looked at
@@ -57,7 +57,7 @@ def find_factors(reference: Dump, target: Dump) -> dict[str, Any]:
 
     Nothing is returned unless every micro batch has one factor, and these are not all the same.
     """
-    pairs = _pair_arriving(reference, target)
+    pairs = pair_arriving(reference, target)
     factors, tokens = [], []
     for here, there in pairs[:_MOST]:
         factor = _measure_factor(reference, here, target, there)
@@ -91,7 +91,7 @@ def explain_by_tokens(factors: Sequence[float], tokens: Sequence[int]) -> str:
     return ""
 
 
-def _pair_arriving(reference: Dump, target: Dump) -> list[tuple[Record, Record]]:
+def pair_arriving(reference: Dump, target: Dump) -> list[tuple[Record, Record]]:
     """Return the gradient that arrives at the model's output in each micro batch of the first step, on both sides."""
     calls = sorted(filter(_is_backward, reference.calls()), key=lambda call: (call.step, call.rank, call.order))
     if not calls:
@@ -123,7 +123,8 @@ def _measure_factor(reference: Dump, here: Record, target: Dump, there: Record) 
     square = float(mine @ mine)
     factor = float(theirs @ mine) / square if square else 0.0
     size = float(np.linalg.norm(theirs))
-    is_one = factor > 0 and size > 0 and float(np.linalg.norm(theirs - factor * mine)) <= _LEFT * size
+    units = [2.0 ** -float_facts(one.dtype).digits for one in (here, there) if one.dtype in FLOATS]
+    is_one = factor > 0 and size > 0 and float(np.linalg.norm(theirs - factor * mine)) <= max(_LEFT, *units) * size
     return factor if is_one else None
 
 

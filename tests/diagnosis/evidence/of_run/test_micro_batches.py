@@ -12,9 +12,9 @@ from precflow.dumps.formats import read_dump
 TOKENS = (12, 3)
 
 
-def record(folder, side, *, own, detail="sketch"):
+def record(folder, side, *, own, detail="sketch", dtype=torch.float32):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Embedding(30, 8), nn.GELU(), nn.Linear(8, 30))
+    net = nn.Sequential(nn.Embedding(30, 8), nn.GELU(), nn.Linear(8, 30)).to(dtype)
     with precflow.capture(net, folder / side, side=side, phase=["forward", "backward", "gradient"], detail=detail) as recording:
         for count in TOKENS:
             ids = torch.randint(0, 30, (2, 10))
@@ -41,3 +41,11 @@ def test_each_micro_batch_has_the_factor_that_its_tokens_give(tmp_path, detail):
 
 def test_losses_that_are_divided_alike_say_nothing(tmp_path):
     assert find_factors(*(record(tmp_path, side, own=True) for side in ("reference", "target"))) == {}
+
+
+def test_rounding_in_16_bits_hides_no_factor(tmp_path):
+    dumps = [record(tmp_path, side, own=side == "target", dtype=torch.bfloat16) for side in ("reference", "target")]
+    found = find_factors(*dumps)
+    assert found["micro_factors"] == pytest.approx([15 / 24, 15 / 6], rel=5e-3)
+    assert found["micro_divides"] == "target"
+    assert find_factors(dumps[0], dumps[0]) == {}
