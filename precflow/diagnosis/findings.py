@@ -43,6 +43,8 @@ class Suspect:
         between_target: Calls of the target in between that have no partner.
         arrives: Identity text of the input that differs although all before it agrees; ``""`` if there is none.
         class_name: Class of the module that makes the call.
+        given: Identity text of an input that differs, that no recorded call made, and before which nothing fails; ``""`` if
+            there is none. Otherwise ``arrives`` is the record that shows it, itself or behind movement.
     """
 
     record: str
@@ -63,6 +65,7 @@ class Suspect:
     between_target: tuple[str, ...] = ()
     arrives: str = ""
     class_name: str = ""
+    given: str = ""
 
     @classmethod
     def of(cls, call: Call, record: str, ratio: float, why: str) -> Suspect:

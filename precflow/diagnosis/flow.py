@@ -38,6 +38,7 @@ class Flow:
         outside: The input or weight that differs between the sides before any operator ran, or ``""``.
         unknown: Name of a call that could not be compared, or ``""``.
         moved: Data movement that changed values although its inputs are equal: its key and its output's identity.
+        given: A tensor of the forward that is no weight, that no recorded call made, and of which the target has another.
     """
 
     failing: bool = False
@@ -48,6 +49,7 @@ class Flow:
     outside: str = ""
     unknown: str = ""
     moved: tuple[CallKey, str] | None = None
+    given: Record | None = None
 
 
 CLEAN = Flow()
@@ -73,6 +75,7 @@ def merge_flows(flows: Iterable[Flow]) -> Flow:
             outside=merged.outside or flow.outside,
             unknown=merged.unknown or flow.unknown,
             moved=merged.moved or flow.moved,
+            given=merged.given or flow.given,
         )
     return merged
 
@@ -154,6 +157,15 @@ class Tracer:
                 if judged is not None and judged.status in MISALIGNED_STATUSES:
                     return edge.record.weight
         return ""
+
+    def find_given(self, node: CallNode, given: Record) -> tuple[Record, Judged] | None:
+        """Return the input of a call in which a tensor from outside arrives and is over its limit, itself or after movement."""
+        for edge in node.edges:
+            if self._follow(edge).given is given:
+                judged = self.unrecorded.judge(edge.record)
+                if judged is not None and judged.status in MISALIGNED_STATUSES:
+                    return edge.record, judged
+        return None
 
     def find_change(self, node: CallNode) -> TensorChange | None:
         """Return a tensor of a call that changed, on either side, after the call that made it had returned it.
@@ -240,7 +252,7 @@ class Tracer:
         if other is None or other.dtype != edge.record.dtype or not _differs(edge.record, other):
             return CLEAN
         kind = f"weight {edge.record.weight}" if edge.record.weight else f"input {edge.record.index}"
-        return Flow(outside=kind)
+        return Flow(outside=kind, given=None if edge.record.weight else edge.record)
 
     def _check_guess(self, record: Record, leaving: Flow) -> Flow:
         """Return what an input carries whose maker was guessed: by its own comparison if that says that it agrees."""

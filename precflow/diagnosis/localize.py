@@ -113,6 +113,7 @@ class _SuspectSearch:
         self.accumulated: dict[CallKey, Suspect] = {}
         self.arrivals: dict[CallKey, CallKey] = {}  # backward that was given a wrong tensor -> first gradient that shows it
         self._takers: dict[CallKey, CallKey] = {}  # call of the target alone that is named -> call that was given what it made
+        self._given: set[str] = set()  # contents of tensors from outside that were named
         self._failing_steps: dict[int, int] = {}  # rank -> first step with a failing record
         self._records_optimizer = any(node.call.phase == OPTIMIZER for node in nodes.values())
         self.drifting = 0
@@ -132,6 +133,7 @@ class _SuspectSearch:
             status = self.tracer.status(record)
             if status is None:
                 continue
+            is_first = node.call.rank not in self._failing_steps
             if status.status in MISALIGNED_STATUSES:
                 self._failing_steps.setdefault(node.call.rank, node.call.step)
             # Only a failing record for which nothing else can be blamed introduces its error, so that this is asked last.
@@ -146,7 +148,8 @@ class _SuspectSearch:
                 self.roles[record] = "inherits"
                 self.drifting += 1
             elif (
-                self._was_trained_otherwise(node)
+                self._was_given_otherwise(node, arriving, is_first=is_first)
+                or self._was_trained_otherwise(node)
                 or self._lacks_collective(node)
                 or self._was_sent(node)
                 or self._comes_from_around(node)
@@ -209,6 +212,26 @@ class _SuspectSearch:
         if interval is None:
             return suspect
         return _describe_interval(replace(suspect, why=f"{suspect.why}; {interval.text}"), interval)
+
+    def _was_given_otherwise(self, node: CallNode, arriving: Flow, *, is_first: bool) -> bool:
+        """Tell whether the error is that of a tensor from outside, such as noise that a loop draws, and name who takes it.
+
+        Behind a call that fails it may be made of what that call returned. The first one is what others inherit from.
+        """
+        given = arriving.given
+        arrived = None if given is None else self.tracer.find_given(node, given)
+        if given is None or arrived is None:
+            return False
+        if given.known and given.known in self._given:
+            return True
+        taker = self.tracer.unrecorded.find_outside_taker(given)
+        if not is_first or taker is None or not taker.call.outputs:
+            return False
+        self._given.add(given.known)
+        why = f"its input {given.index} differs, which no recorded call made, and nothing before it fails"
+        suspect = Suspect.of(taker.call, taker.call.outputs[0].text, arrived[1].ratio, why)
+        self.clear[taker.key] = replace(suspect, given=given.text, arrives=arrived[0].text)
+        return True
 
     def _was_trained_otherwise(self, node: CallNode) -> bool:
         """Tell whether a weight differs because an earlier step went wrong, and no optimizer was recorded that wrote it."""

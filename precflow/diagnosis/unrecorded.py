@@ -71,12 +71,20 @@ class UnrecordedInputs:
         for record, judged in self._judge_inputs(node):
             if judged.status in MISALIGNED_STATUSES:
                 taker = self._takers[id(record)]
-                # The innermost module around the call that was not given this input itself: its own code made it.
-                around = self._around.get(taker.key)
-                while around is not None and record.known and any(given.known == record.known for given in around.call.inputs):
-                    around = self._around.get(around.key)
-                return UnrecordedInput(record, judged, taker, around)
+                return UnrecordedInput(record, judged, taker, self._find_around(record, taker))
         return None
+
+    def _find_around(self, record: Record, taker: CallNode) -> CallNode | None:
+        """Return the innermost module around a call that was not given this input itself: its own code made it."""
+        around = self._around.get(taker.key)
+        while around is not None and record.known and any(given.known == record.known for given in around.call.inputs):
+            around = self._around.get(around.key)
+        return around
+
+    def find_outside_taker(self, record: Record) -> CallNode | None:
+        """Return the call that takes an input without a maker if that came from outside of all modules."""
+        taker = self._takers.get(id(record))
+        return taker if taker is not None and self._find_around(record, taker) is None else None
 
     def find_undecided(self, node: CallNode) -> str:
         """Return the index of an input without a maker that cannot be judged, ``""`` if there is none."""

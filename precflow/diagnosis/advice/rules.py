@@ -131,6 +131,7 @@ def _begins(evidence: Mapping[str, Any]) -> bool:
         or (evidence.get("status") == "nonfinite" and evidence.get("overflow_share", 0.0) >= _MOSTLY)
         or evidence.get("wired_differently")
         or evidence.get("given_differently")
+        or evidence.get("given_tensor")
         or evidence.get("other_weight")
     )
 
