@@ -62,6 +62,10 @@ EVIDENCE = {
     ),
     "optimizer_explained": Evidence("explained by that setting", "Share of the steps that do not follow.", unit="%"),
     "rate_shift": Evidence("learning rates are shifted by steps", "1: a step later, -1: a step earlier; 0 if neither."),
+    "rate_shift_steps": Evidence(
+        "steps whose learning rate shows it",
+        "Of the recorded ones; one alone may be chance: a schedule that runs faster meets it.",
+    ),
     "gradient_factor": Evidence(
         "gradients are those of the reference times", "One factor for all parameters in the first step; absent without one."
     ),
@@ -117,7 +121,7 @@ def gather(
     return {
         "optimizer_settings": sorted(settings, key=lambda text: text.partition(": ")[0] not in proven),  # those first
         "optimizer_choices": find_other_choices(reference, target),
-        "rate_shift": _find_shift(_pair_steps(reference, target)),
+        **_find_shift(_pair_steps(reference, target)),
         **_count_steps([one for one in steps if one.parameter not in {each.parameter for each in still}]),
         **_find_factor(gradients.rows),
         **_compare_changes(gradients),
@@ -212,21 +216,21 @@ def moves_no_weight(reference: Dump, target: Dump) -> bool:
     return rates == {0}
 
 
-def _find_shift(pairs: Sequence[PairedCall]) -> int:
-    """Return by how many steps the target's learning rates are ahead of the reference's; 0 if they are not."""
+def _find_shift(pairs: Sequence[PairedCall]) -> dict[str, int]:
+    """Return by how many steps the target's learning rates are ahead (0 if they are not), and how many steps show it."""
     rates: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
     for pair in pairs:
         for kept, call in zip(rates, (pair.reference, pair.target), strict=True):
             kept.setdefault(call.step, read_settings(call.arguments).get("lr"))
     here, there = rates
     if here == there:
-        return 0
+        return {"rate_shift": 0}
     for shift in (1, -1):
         both = [step for step in there if step + shift in here]
         moves = len({here[step + shift] for step in both}) > 1 or len(both) == 1
         if both and moves and all(there[step] == here[step + shift] for step in both):
-            return shift
-    return 0
+            return {"rate_shift": shift, "rate_shift_steps": len(both)}
+    return {"rate_shift": 0}
 
 
 def _count_steps(steps: Sequence[ReplayedStep]) -> dict[str, Any]:
@@ -328,8 +332,8 @@ def _is_same_scaling(factors: Sequence[float], norms: Sequence[float]) -> bool:
     if not all(factor > 0.0 for factor in factors) or not all(norms):
         return False
     apart = math.log(norms[1] / norms[0])
-    if (factors[0] == 1.0 > factors[1] and apart > 0.0) or (factors[1] == 1.0 > factors[0] and apart < 0.0):
-        return True  # the one that is not clipped is shorter than the one that is
+    if (factors[0] > factors[1] and apart > _SPREAD) or (factors[1] > factors[0] and apart < -_SPREAD):
+        return True  # the one that is not clipped, or only unscaled, is shorter than the one that is clipped
     return abs(apart) <= max(_SPREAD, min(_SCALED_SPREAD, _SPREAD_OF_FACTOR * abs(math.log(factors[1] / factors[0]))))
 
 

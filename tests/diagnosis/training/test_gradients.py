@@ -278,6 +278,14 @@ def test_one_limit_that_only_longer_gradients_reach_is_no_difference():
     assert "gradients_target" not in gather(Run(seen=cut), Run(factor=2.0, seen=cut))
 
 
+def test_one_limit_behind_a_loss_scale_is_no_difference_either():
+    def unscale_and_clip(norm):  # by 128; the limit is 20
+        return lambda value: value * np.float32(min(1.0, 20.0 / norm) / 128.0)
+
+    assert "gradients_target" not in gather(Run(seen=unscale_and_clip(20.2)), Run(factor=0.25, seen=unscale_and_clip(5.05)))
+    assert "gradients_target" in gather(Run(seen=unscale_and_clip(20.2)), Run(seen=unscale_and_clip(5.05 * 8)))
+
+
 def test_gradients_in_16_bits_are_told_on_the_target_only():
     assert gather(Run(), Run(seen=narrow))["gradients_narrow"] == "bfloat16"
     assert "gradients_narrow" not in gather(Run(seen=narrow), Run(seen=narrow))
@@ -302,7 +310,14 @@ def test_settings_that_differ_are_counted_by_parameters():
     ],
 )
 def test_a_schedule_that_is_off_by_a_step(reference, target, shift):
-    assert gather(Run(steps=3, rates=reference), Run(steps=3, rates=target))["rate_shift"] == shift
+    found = gather(Run(steps=3, rates=reference), Run(steps=3, rates=target))
+    assert found["rate_shift"] == shift
+    assert found.get("rate_shift_steps") == (2 if shift else None)
+
+
+def test_of_a_schedule_that_runs_faster_one_step_may_meet_by_chance():
+    found = gather(Run(steps=2, rates=(4, 5)), Run(steps=2, rates=(5, 7)))
+    assert (found["rate_shift"], found["rate_shift_steps"]) == (1, 1)
 
 
 @pytest.mark.parametrize(

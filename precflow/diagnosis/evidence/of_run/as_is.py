@@ -15,6 +15,7 @@ EVIDENCE = {
         "What a run without what the recipe changes has shown: agrees, differs, not_comparable, failed or not_run; absent if "
         "nobody asked.",
     ),
+    "as_is_alone": Evidence("only as they are", "The recorded runs do not differ, and the runs as they are do."),
     "as_is_why": Evidence("as they are", "The same in words."),
     "as_is_repeats": Evidence(
         "compared with their own noise", "The sides were run twice as they are, so that what a side changes by itself is known."
@@ -44,6 +45,7 @@ def gather(run: Comparison) -> dict[str, Any]:
     kinds = [change.what for change in verdict.changes]
     return {
         "as_is": found.state,
+        "as_is_alone": found.state == "differs" and verdict.verdict != "misaligned",
         "as_is_why": found.text,
         "as_is_repeats": any(step.noise is not None for step in found.steps),
         "recipe_changes": [change.text for change in verdict.changes],
