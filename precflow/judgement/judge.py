@@ -17,6 +17,7 @@ from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
 from precflow.judgement.artefacts import describe_artefacts, mark_warm_ups
 from precflow.judgement.carried import NOTHING_CARRIED, CarriedTypes
+from precflow.judgement.copies import mark_copies
 from precflow.judgement.coverage import (
     Tally,
     count_estimated,
@@ -187,6 +188,7 @@ def judge(  # noqa: PLR0913  all but two go by name
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]
     decisions = mark_covered(measures, decisions, known.fused, known.regrouped)
+    decisions = mark_copies(measures, decisions)
     decisions = mark_warm_ups(measures, decisions, known.warm_ups)
     decisions, open_settings = _accept_settings(measures, decisions, known.other_settings, accepted)
     decisions, not_updated = _accept_settings(measures, decisions, known.still, accepted)

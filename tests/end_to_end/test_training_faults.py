@@ -237,3 +237,48 @@ def test_the_same_loss_written_otherwise_is_no_finding(train_on_tokens):
 
     sides = train_on_tokens("reference", find_loss=find_loss_of_next_token), train_on_tokens("target", find_loss=by_hand)
     assert compare_dumps(*sides, command="").findings == ()
+
+
+@pytest.fixture
+def train_with_average(tmp_path):
+    """Return a function that trains two steps and keeps a moving average of the weights in a dictionary."""
+
+    def trained(side, *, decay=0.9, start=1.0, keeps=True, detail="tensors"):
+        torch.manual_seed(2)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        average = {name: weight.detach() * start for name, weight in net.named_parameters()} if keeps else {}
+
+        @torch.no_grad()
+        def update():
+            for name, kept in average.items():
+                kept.mul_(decay).add_(net.get_parameter(name), alpha=1 - decay)
+
+        folder = tmp_path / side
+        with precflow.capture(net, folder, optimizer=optimizer, step=[0, 1], level=["module"], detail=detail) as recorder:
+            for step in range(2):
+                optimizer.zero_grad()
+                net(torch.randn(4, 8, generator=torch.Generator().manual_seed(step))).square().mean().backward()
+                optimizer.step()
+                update()
+                recorder.step()
+        return read_dump(folder)
+
+    return trained
+
+
+@pytest.mark.parametrize("fault", [{"decay": 0.99}, {"start": 0.5}])
+@pytest.mark.parametrize("detail", ["tensors", "sketch"])
+def test_a_moving_average_that_differs_is_named_though_training_does_not_read_it(train_with_average, fault, detail):
+    sides = train_with_average("reference", detail=detail), train_with_average("target", detail=detail, **fault)
+    model = compare_dumps(*sides, command="")
+    assert model.verdict.verdict == "misaligned"
+    assert [(finding.rule, finding.where) for finding in model.findings] == [("PF816", "average")]
+    assert find_guilty(model.phases) == "optimizer"
+
+
+def test_an_average_of_both_sides_or_of_one_alone_is_no_finding(train_with_average):
+    reference = train_with_average("reference")
+    for side, keeps in (("target", True), ("other", False)):
+        model = compare_dumps(reference, train_with_average(side, keeps=keeps), command="")
+        assert (model.verdict.verdict, model.findings) == ("aligned", ())

@@ -11,7 +11,9 @@ from precflow.agent.capture.arguments import format_argument
 from precflow.agent.capture.call_stack import ModuleCall
 from precflow.agent.capture.record_lines import Heading
 from precflow.agent.capture.updates import Owner, find_owners
-from precflow.agent.contract import BEFORE, NONE, OUTSIDE
+from precflow.agent.capture.weight_copies import find_copies
+from precflow.agent.contract import BEFORE, NONE, OUTSIDE, join_names
+from precflow.agent.selection import Choice
 
 if TYPE_CHECKING:
     from precflow.agent.capture.call_stack import CallStack
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from precflow.agent.capture.nesting import TensorWithPath
     from precflow.agent.capture.record_lines import Lines, Record
     from precflow.agent.capture.updates import Updates
-    from precflow.agent.selection import Choice
 
 Undo = Callable[[], None]
 
@@ -175,7 +176,9 @@ class ParameterRecorder:
     def _record_step(self, optimizer: torch.optim.Optimizer) -> None:
         settings = [_describe_settings(optimizer, group) for group in optimizer.param_groups]
         groups = {id(parameter): number for number, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
-        for owner, parameter in self._recorded_parameters(optimizer):
+        recorded = list(self._recorded_parameters(optimizer))
+        copies = find_copies({join_names(owner.module, owner.name): parameter for owner, parameter in recorded})
+        for owner, parameter in recorded:
             given = self._given.pop(id(parameter), None)
             if given is None:  # without a gradient, the optimizer leaves the parameter alone
                 continue
@@ -188,7 +191,15 @@ class ParameterRecorder:
                     arguments[key] = format_argument(value)
             for _, tensor in tensors:  # fused kernels may write without raising the version counter
                 self._lines.note_write(tensor)
-            outputs = self._lines.describe(tensors, store=True, returned=True, choice=self._choose(owner, "optimizer"))
+            choice = self._choose(owner, "optimizer")
+            outputs = self._lines.describe(tensors, store=True, returned=True, choice=choice)
+            held = [("%s.%s" % (owner.name, name), those[id(parameter)]) for name, those in copies if id(parameter) in those]
+            if held:  # as they are before this step's update of them; nothing computes with them, so that a sketch is enough
+                some = Choice("sketch", None) if choice.detail == "tensors" else choice
+                records = self._lines.describe(held, store=True, choice=some)
+                for record in records:
+                    record["source"] = None
+                outputs += records
             self._lines.emit(self._heading(owner, parameter, "optimizer", arguments), given, outputs)
 
     def _recorded_parameters(self, optimizer: torch.optim.Optimizer) -> Iterator[Tuple[Owner, torch.Tensor]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precflow.agent.contract import BACKWARD, GRADIENT, MODULE, OPTIMIZER, PHASES, parse_identity
+from precflow.agent.contract import BACKWARD, COPY_IN, GRADIENT, MODULE, OPTIMIZER, PHASES, parse_identity
 from precflow.config.schema import RunConfig
 from precflow.config.vocabulary import ESCALATING
 from precflow.diagnosis.advice.repro import SCRIPT, write_repro
@@ -135,6 +135,7 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
         for one in observed
         if not _is_told(one, still, steps, treated)
         and one.reference.phase not in of_loss
+        and not ("copy_differs" in of_run and f".{COPY_IN}" in one.suspect.record)
         # Gradients that are clipped by their common norm all change, if one of them is wrong.
         and not (one.suspect.changed and _describe_start(one, region.suspects[0]))
     ]

@@ -25,7 +25,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from precflow.agent.contract import BEFORE, OPTIMIZER
+from precflow.agent.contract import BEFORE, COPY_IN, OPTIMIZER
 from precflow.comparison.fused.value_classes import widen
 from precflow.diagnosis.evaluation import PairedCall
 from precflow.diagnosis.introduced import IntroducedError
@@ -284,17 +284,18 @@ def _read_step(dump: Dump, call: Call) -> _RecordedStep | None:
     """Return a recorded step; ``None`` if its formula is not known, or not all of it was stored whole."""
     settings = read_settings(call.arguments)
     optimizers = find_optimizers(str(settings.get("optimizer", "")))
-    records = (*call.inputs, *call.outputs)
+    name = call.outputs[0].index if call.outputs else ""
+    outputs = [record for record in call.outputs if not record.index.startswith(f"{name}.{COPY_IN}")]
+    records = (*call.inputs, *outputs)
     if not optimizers or not call.outputs or any(not each.stored or each.part for each in records):
         return None
-    name = call.outputs[0].index
     given = {record.index: record for record in call.inputs}
     before = given.pop(f"{name}.{BEFORE}", None)
     gradient = given.pop(name, None)
     if before is None or gradient is None or before.dtype not in FLOATS or gradient.shape != before.shape:
         return None
     state = {index.removeprefix(f"{name}."): record for index, record in given.items()}
-    results = {record.index.removeprefix(f"{name}."): record for record in call.outputs[1:]}
+    results = {record.index.removeprefix(f"{name}."): record for record in outputs[1:]}
     number = _read_number(dump, results, settings)
     results.pop(_NUMBER, None)
     state.pop(_NUMBER, None)

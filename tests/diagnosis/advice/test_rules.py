@@ -615,6 +615,7 @@ TABLE = [
     ("PF814", {"micro_factors": [0.589, 3.3], "micro_tokens": [84, 15], "micro_divides": "target"}, {"micro_factors": []}),
     ("PF813", {"gradients_left_side": "target", "gradients_left_step": 1, "gradients_left_share": 1.0}, {}),
     ("PF812", {**STILL, "still_state": "exp_avg"}, STILL),
+    ("PF816", {"copy_differs": "average", "copy_step": 1, "copy_ratio": 40.0, "copy_parameters": 8}, {}),
     ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_explained": 0.2}),
     ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_faults": 0}),
     ("PF803", {**WRONG_STEP, "optimizer_cause": ""}, WRONG_STEP),
@@ -664,6 +665,7 @@ TABLE = [
     ("PF115", MORE_STEPS, {"other_amounts": []}),
     ("PF115", MORE_STEPS, {**MORE_STEPS, "further_calls": ["only the target has call 0 of step 0"]}),
     ("PF110", AS_IS, {**AS_IS, "as_is": "agrees"}),
+    ("PF110", {**AS_IS, "as_is_alone": True}, {**AS_IS, "as_is_alone": False}),  # a loss differs although every record agrees
     ("PF110", AS_IS, {**AS_IS, "weights_different": ["fc.weight"], "weights_different_count": 1}),
     ("PF110", AS_IS, {**AS_IS, "inputs_different": ["step0.x"], "inputs_different_count": 1}),
     ("PF110", {**AS_IS, "as_is_repeats": True, "changes_undone": ""}, {**AS_IS, "failing": 3}),
@@ -775,6 +777,10 @@ def test_names_in_tests_are_evidence():
         ("PF219", {**ARGUMENT, "argument_share": 0.93}, "likely"),
         ("PF219", {**ARGUMENT, "argument_places": 1}, "likely"),  # a loss
         ("PF219", {**ARGUMENT, "argument_places": 1, "low_precision": True}, "possible"),
+        ("PF816", {"copy_differs": "ema", "copy_step": 0, "copy_ratio": 3.0}, "likely"),
+        ("PF816", {"copy_differs": "ema", "copy_step": 1, "copy_ratio": 40.0}, "certain"),
+        ("PF807", {"rate_shift": 1, "rate_shift_steps": 2, "optimizer_settings": [RATE]}, "certain"),
+        ("PF807", {"rate_shift": 1, "rate_shift_steps": 1, "optimizer_settings": [RATE]}, "likely"),
         ("PF231", {**BACKWARD, "backward_change": "bfloat16"}, "certain"),
         ("PF231", {**BACKWARD, "backward_change": "bfloat16", "backward_share": 0.93}, "likely"),
         (

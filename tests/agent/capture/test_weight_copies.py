@@ -1,0 +1,52 @@
+"""Dictionaries of a script that hold copies of its weights are found where the optimizer steps."""
+
+import pytest
+import torch
+
+from precflow.agent.capture.weight_copies import find_copies
+
+
+class Average:
+    def __init__(self, weights):
+        self.shadow = dict(weights)
+
+
+@pytest.fixture
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+
+
+@pytest.fixture
+def weights(net):
+    return dict(net.named_parameters())
+
+
+def clone(weights, prefix=""):
+    return {prefix + name: weight.detach().clone() for name, weight in weights.items()}
+
+
+def test_a_variable_and_an_attribute_of_one_are_found_by_their_names(weights):
+    average, helper = clone(weights), Average(clone(weights, "module."))
+    found = dict(find_copies(weights))
+    assert list(found) == ["copy_in_average", "copy_in_helper_shadow"]
+    for name, tensors in (("copy_in_average", average), ("copy_in_helper_shadow", helper.shadow)):
+        assert {key: value.data_ptr() for key, value in found[name].items()} == {
+            id(weight): tensor.data_ptr() for weight, tensor in zip(weights.values(), tensors.values(), strict=True)
+        }
+
+
+def test_the_weights_themselves_and_what_is_no_copy_of_most_of_them_are_none(weights, net):
+    own, state = dict(weights), net.state_dict()  # the same memory
+    few = dict(list(clone(weights).items())[:1])
+    others = {name: torch.zeros(7) for name in weights}
+    counts = dict.fromkeys(weights, 1)
+    numbers = dict(enumerate(clone(weights).values()))
+    assert all((own, state, few, others, counts, numbers))
+    assert find_copies(weights) == []
+
+
+def test_one_dictionary_counts_once_and_not_too_many_do(weights):
+    first = clone(weights)
+    again, second, third, fourth = first, clone(weights), clone(weights), clone(weights)
+    assert all((again, second, third, fourth))
+    assert len(find_copies(weights)) == 3
