@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+import zlib
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from precflow.agent.request import Request
 
 _PIECE = 1 << 20  # values whose norm is taken in float32 at once
+_BEGIN = 256  # values of a weight that it is told by
 
 
 def run_as_is(request: Request, device: Device, where: torch.device, events: Events) -> None:
@@ -103,13 +105,16 @@ class AsIsRun:
         self.problem = ""
         self._request, self._device, self._where = request, device, where
         self._places: Dict[int, int] = {}  # id of an optimizer -> its place
+        self._numbers: Dict[int, int] = {}  # id of a weight -> what it is told by
         self._gradients: Tuple[Optional[float], Optional[List[float]]] = (None, None)
 
     def before_optimizer(self, step: int, optimizer: torch.optim.Optimizer) -> None:
         """Note the gradients that an optimizer is given."""
         self.has_drawn = self.has_drawn or has_drawn(self._device, self._where)
+        weights = _list_weights(optimizer)
+        self._numbers.update(number_weights(weight for weight in weights if id(weight) not in self._numbers))
         if step in self._request.capture.step:
-            self._gradients = summarize_gradients(_list_weights(optimizer))
+            self._gradients = summarize_gradients(weights, self._numbers)
 
     def after_optimizer(self, step: int, optimizer: torch.optim.Optimizer, losses: Sequence[float]) -> None:
         """Note the step; an optimizer that computes gradients itself (a closure) has left those of its last call."""
@@ -117,7 +122,7 @@ class AsIsRun:
         if step not in self._request.capture.step:
             return
         if self._gradients[0] is None:
-            self._gradients = summarize_gradients(_list_weights(optimizer))
+            self._gradients = summarize_gradients(_list_weights(optimizer), self._numbers)
         norm, numbers = self._gradients
         self._gradients = (None, None)
         self.steps.append(
@@ -154,20 +159,41 @@ def _list_weights(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
     return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
-def summarize_gradients(weights: Iterable[torch.Tensor]) -> Tuple[Optional[float], Optional[List[float]]]:
+def number_weights(weights: Iterable[torch.Tensor]) -> Dict[int, int]:
+    """Return ``id`` of a weight -> a number that tells it from others, of what it is when training begins.
+
+    The two sides begin with the same weights, and may give them to their optimizers in another order, or in other groups. In
+    bfloat16, so that a side that holds them in 16 bits has the same numbers.
+    """
+    numbers: Dict[int, int] = {}
+    with torch.no_grad():
+        for weight in weights:
+            if not weight.is_meta:
+                begin = _as_plain(weight).detach().reshape(-1)[:_BEGIN].to(torch.bfloat16).float()
+                numbers[id(weight)] = zlib.crc32(repr((tuple(weight.shape), begin.tolist())).encode())
+    return numbers
+
+
+def summarize_gradients(
+    weights: Iterable[torch.Tensor], known: Mapping[int, int]
+) -> Tuple[Optional[float], Optional[List[float]]]:
     """Return the norm of all gradients together and one sketch of them; ``None`` each if there is none, or not a finite one.
 
     The sketches of the single gradients are added up, each turned by another number of buckets and with another sign, so that
-    the same difference in several of them does not add up in one bucket.
+    the same difference in several of them does not add up in one bucket. The order of the weights does not matter.
+
+    Args:
+        weights: Those of an optimizer.
+        known: Their numbers, by ``id``.
     """
     numbers: List[int] = []
     measured: List[torch.Tensor] = []
     with torch.no_grad():
-        for number, weight in enumerate(weights):
+        for weight in weights:
             gradient = weight.grad
             if gradient is not None and gradient.is_floating_point() and not gradient.is_meta:
                 flat = _as_plain(gradient).detach().reshape(-1).float()
-                numbers.append(number)
+                numbers.append(known.get(id(weight), 0))
                 measured += [sketch(flat), torch.stack([piece.norm() for piece in flat.split(_PIECE)])]
     if not numbers:
         return None, None
