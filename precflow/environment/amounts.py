@@ -44,6 +44,24 @@ def find_other_micro_batches(reference: Mapping[str, Any], target: Mapping[str, 
     return None
 
 
+def find_other_mode(reference: Mapping[str, Any], target: Mapping[str, Any]) -> str:
+    """Return the first step in which one side trains its model in evaluation mode, in words; ``""`` without one.
+
+    Args:
+        reference: Section ``script`` of the reference's header.
+        target: The same of the target.
+    """
+    if "in_evaluation" not in reference or "in_evaluation" not in target:
+        return ""
+    runs = [[tuple(run) for run in side["in_evaluation"]] for side in (reference, target)]
+    for step in range(min(int(side.get("steps", 0)) for side in (reference, target))):
+        here, there = (_count_at(run, step) for run in runs)
+        if here != there:
+            side, calls = ("target", there - here) if there > here else ("reference", here - there)
+            return f"the {side} trains in evaluation mode from step {step} on: {_count(calls, 'call')} of its model more"
+    return ""
+
+
 def _count_at(runs: Sequence[tuple[int, ...]], step: int) -> int:
     """Return the number of micro batches in a step, from runs of steps that have the same."""
     return next((count for first, count in reversed(runs) if first <= step), 0)

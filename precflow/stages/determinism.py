@@ -20,7 +20,7 @@ from precflow.dumps.views.derived import is_cut
 from precflow.dumps.views.paired import see_through_rules
 from precflow.dumps.views.same_start import INPUTS
 from precflow.dumps.views.two_passes import count_unknown, find_unrepeated
-from precflow.environment.amounts import find_other_amounts
+from precflow.environment.amounts import find_other_amounts, find_other_mode
 from precflow.environment.reproduction import (
     describe_copy,
     describe_further,
@@ -107,6 +107,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
     blockers += [describe_parting(given, compared=False)] if is_told and not parted else []
     if "weights" in same:
         blockers = [*(describe_tied(one) for one in given.weights.tied if not one.is_equal), *blockers]
+    mode = find_other_mode(reference.header.script, target.header.script)
     return Reproduction(
         blockers=tuple(blockers) if both_sealed else (),
         incomplete=(*_find_incomplete("reference", reference), *_find_incomplete("target", target)),
@@ -119,7 +120,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
         unchecked=tuple(
             side for side, dump in (("reference", reference), ("target", target)) if not dump.header.repeat.checked
         ),
-        amounts=(*describe_further(given), *find_other_amounts(reference.header, target.header)),
+        amounts=(*describe_further(given), *find_other_amounts(reference.header, target.header), *filter(None, [mode])),
         disturbed=tuple(
             filter(None, (find_disturbance(side, dump.header) for side, dump in (("reference", reference), ("target", target))))
         ),

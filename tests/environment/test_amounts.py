@@ -3,7 +3,7 @@
 import pytest
 
 from precflow.dumps.header import Header, RanInAll
-from precflow.environment.amounts import find_other_amounts
+from precflow.environment.amounts import find_other_amounts, find_other_mode
 
 ALONE = "of models that one side alone has"
 
@@ -62,3 +62,12 @@ def test_only_what_can_be_compared_is():
     assert find_other_amounts(header(ran()), Header(ran=(ran(7),))) == [], "a script beside a loop"
     (text,) = find_other_amounts(header(ran(), ran()), header(ran(), ran(6)))
     assert text.startswith("on rank 1, the reference made 5 steps and the target 6")
+
+
+def test_the_first_step_that_one_side_alone_trains_in_evaluation_mode():
+    plain, left = {"steps": 4, "in_evaluation": [[0, 0]]}, {"steps": 4, "in_evaluation": [[0, 0], [2, 2]]}
+    assert find_other_mode(plain, plain) == find_other_mode(left, left) == ""
+    assert find_other_mode(plain, left) == "the target trains in evaluation mode from step 2 on: 2 calls of its model more"
+    assert find_other_mode(left, plain).startswith("the reference trains")
+    assert find_other_mode({"steps": 2, "in_evaluation": [[0, 0]]}, left) == "", "it ended before"
+    assert find_other_mode({"steps": 4}, left) == "", "an older agent"

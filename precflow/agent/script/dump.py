@@ -359,6 +359,7 @@ class ScriptDump:
             "end": end,
             "steps": watcher.steps.finished,
             "micro_batches": list_runs(watcher.steps.micro_batches),
+            "in_evaluation": list_runs({step: watcher.in_evaluation.get(step, 0) for step in watcher.steps.micro_batches}),
             "skipped": watcher.steps.skipped,
             "merged": watcher.steps.merged,
             "evaluations": watcher.evaluations,

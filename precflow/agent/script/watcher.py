@@ -107,6 +107,8 @@ class Watcher:
         steps: The steps so far.
         models: The models so far.
         calls: Name of a model that has weights -> its calls so far, recorded or not, in training and in evaluation.
+        in_evaluation: Step -> its calls that compute gradients of a trained model in evaluation mode, where it computes
+            something else then.
         evaluations: Number of calls that were taken for evaluation and not recorded.
         elsewhere: Number of calls of models in other threads, which are not recorded.
         unseen: Names of parameters that got a gradient though no module that holds them was seen to run.
@@ -129,6 +131,8 @@ class Watcher:
         self.steps = Steps()
         self.models = Models()
         self.calls: Dict[str, int] = {}
+        self.in_evaluation: Dict[int, int] = {}
+        self._act_in_training: Set[int] = set()  # ids of models that compute something else in evaluation
         self.evaluations = self.elsewhere = 0
         self.unseen: List[str] = []
         self.weights: Dict[str, Any] = {}
@@ -217,6 +221,7 @@ class Watcher:
         elif self.steps.begin_forward():
             self._begin_step()
         self._seen.add(model.name)
+        self._note_mode(model)
         call = RunningCall(module, positional, _find_keywords(frame))
         if self._recording is None:
             self._note_order(model, call)
@@ -261,6 +266,8 @@ class Watcher:
         """Get to know a model before its first forward."""
         if self._listener is not None:
             self._listener.meet(model)
+        if any(weight.requires_grad for weight in model.top.parameters()) and determinism.acts_in_training(model.top):
+            self._act_in_training.add(id(model.top))
         if not self.settings.dropout:
             removed = determinism.remove_dropout(model.top)
             self._idle_dropouts.update({join_names(model.name, name): each for name, each in removed.items()})
@@ -271,6 +278,11 @@ class Watcher:
         trained = [weight for weight in model.top.parameters() if weight.requires_grad and weight.is_leaf]
         for weight in {id(each): each for each in (*trained[:1], *trained[-1:])}.values():
             self._global.callback(weight.register_hook(Hook(self._on_gradient, weight)).remove)
+
+    def _note_mode(self, model: Model) -> None:
+        """Count a call in evaluation mode that computes gradients, of a model that then computes something else."""
+        if not model.top.training and id(model.top) in self._act_in_training and torch.is_grad_enabled():
+            self.in_evaluation[self.steps.number] = self.in_evaluation.get(self.steps.number, 0) + 1
 
     def _note_dropouts(self, model: Model) -> None:
         """Note which removed dropouts of a model that is about to run would have acted."""

@@ -87,6 +87,24 @@ def remove_dropout(model: torch.nn.Module) -> Dict[str, torch.nn.Module]:
     return removed
 
 
+def acts_in_training(model: torch.nn.Module) -> bool:
+    """Tell whether a model computes something else in training than in evaluation: it drops out, or averages a batch.
+
+    Functional dropout goes by an attribute such as ``attention_dropout``.
+    """
+    import torch
+
+    dropouts = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001  the only common base of all dropout modules
+    norms = torch.nn.modules.batchnorm._NormBase  # noqa: SLF001  of batch and instance norms
+    for module in model.modules():
+        if isinstance(module, norms) and module.track_running_stats:
+            return True
+        rates = [value for name, value in vars(module).items() if "drop" in name and type(value) is float]
+        if any(rates) or (isinstance(module, dropouts) and module.p > 0):
+            return True
+    return False
+
+
 def read_switches() -> Dict[str, str]:
     """Return torch's own switches as they are now, as text."""
     import torch

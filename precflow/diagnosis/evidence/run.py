@@ -43,6 +43,7 @@ EVIDENCE = {
     "other_amounts": Evidence(
         "ran in all", "Steps, micro batches or calls of a model that one side made more of, with the numbers of both."
     ),
+    "other_mode": Evidence("trained in evaluation mode", "First step in which one side alone does, recorded or not."),
     "compiled_unseen": Evidence(
         "not seen", "What each side ran in compiled code, where nothing is recorded inside, with the number of modules."
     ),
@@ -122,6 +123,7 @@ def _compare_starts(reference: Header, target: Header) -> dict[str, Any]:
             if header.observer.checked
         ],
         "other_amounts": amounts.find_other_amounts(reference, target),
+        "other_mode": amounts.find_other_mode(reference.script, target.script),
         "compiled_unseen": unseen.describe_unseen(reference, target),
         "draws_patch": next((patch for header in (target, reference) if (patch := header.script.get("patch", ""))), ""),
     }

@@ -110,6 +110,15 @@ def test_a_step_that_a_scaler_skips_on_one_side_is_told_as_that(watched_once):
     assert "PF402" not in {finding.rule for finding in model.findings}
 
 
+def test_a_model_that_is_left_in_evaluation_mode_is_told_whatever_was_recorded(watched_once):
+    reference, target = watched_once("plain.py").dump, watched_once("plain.py", "forgets").dump
+    assert reference.header.script["in_evaluation"] == [[0, 0]]
+    model = compare_dumps(reference, target, command="")
+    assert model.verdict.verdict == "inconclusive", "the recorded steps agree"
+    assert "the target trains in evaluation mode from step 2 on: 1 call of its model more" in model.verdict.reasons
+    assert ("PF817", "certain") in [(finding.rule, finding.certainty) for finding in model.findings]
+
+
 @pytest.mark.parametrize("name", ["plain.py", "accumulate.py", "adversarial.py", "closures.py"])
 def test_a_script_that_is_stopped_has_the_same_records(watch, watched_once, name):
     whole, stopped = watched_once(name), watch(name, workload={"stop_early": True})

@@ -663,6 +663,7 @@ TABLE = [
     ("PF245", {"upgrade_nodes": ["Gelu g"], "upgrade_at": "Gelu g"}, {"links": ["the upgrade agrees"]}),
     ("PF244", {"runtime_nodes": ["Erf e"], "runtime_at": "Erf e"}, {"optimiser_nodes": ["FusedMatMul m"]}),
     ("PF115", MORE_STEPS, {"other_amounts": []}),
+    ("PF817", {"other_mode": "the target trains in evaluation mode from step 2 on: 1 call of its model more"}, {}),
     ("PF115", MORE_STEPS, {**MORE_STEPS, "further_calls": ["only the target has call 0 of step 0"]}),
     ("PF110", AS_IS, {**AS_IS, "as_is": "agrees"}),
     ("PF110", {**AS_IS, "as_is_alone": True}, {**AS_IS, "as_is_alone": False}),  # a loss differs although every record agrees
