@@ -195,6 +195,11 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
             | communication.find_lost(reference, target, call.suspect)
             | ({"repro": f"{repro.name}/{SCRIPT}"} if repro and number == shown else {})
             for number, call in enumerate(observed)
+        ]
+        + [
+            suspect.describe_lone(one) | {"kind": _describe_kind(find_kind(one)), "phase": parse_identity(one.record).phase}
+            for one in ([] if blockers else choose_examined(region.suspects))
+            if one.between_target and not one.between_reference and one.record not in {each.record for each in looked_at}
         ],
     }
 

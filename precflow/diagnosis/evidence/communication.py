@@ -25,6 +25,7 @@ from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.views.joined_ranks import JoinedRanks
 from precflow.errors import DumpError
+from precflow.judgement.covered import UNPAIRED
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
 
 Floats = npt.NDArray[np.float64]
@@ -398,12 +399,16 @@ def _count_equal(here: Sequence[Call], there: Sequence[Call]) -> bool | None:
 
 
 def _starts_alone(calls: Sequence[Call], suspects: Sequence[Suspect], judged: Sequence[Judged], rank: int) -> bool:
-    """Tell whether only one rank errs until it meets the others: no record of another fails before its first collective."""
+    """Tell whether only one rank errs until it meets the others: no record of another fails before its first collective.
+
+    Nor does another rank lack records, or have more of them: one that leaves a layer out gives the others what is wrong.
+    """
     failing = {parse_identity(record.record)[-2:] for record in judged if record.status in MISALIGNED_STATUSES}
     first_step = parse_identity(suspects[0].record).step
     if any(parse_identity(suspect.record).rank != rank for suspect in suspects):
         return False
-    if any(step < first_step for step, _ in failing):
+    uneven = (parse_identity(record.record) for record in judged if record.status in UNPAIRED)
+    if any(step < first_step for step, _ in failing) or any(one.step <= first_step and one.rank != rank for one in uneven):
         return False
     texts = {record.record for record in judged if record.status in MISALIGNED_STATUSES}
     for other in {call.rank for call in calls} - {rank}:

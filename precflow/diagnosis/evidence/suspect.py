@@ -17,6 +17,7 @@ from precflow.diagnosis.evidence import error_shape, in_place, masks, normalisat
 from precflow.diagnosis.evidence.overflows import nonfinite
 from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.evidence.tensors import ObservedCall, TensorPair
+from precflow.diagnosis.findings import Suspect
 from precflow.diagnosis.introduced import IntroducedError
 from precflow.dumps.record_names import find_operator, name_record
 from precflow.dumps.records import Call, Record
@@ -36,6 +37,7 @@ _SMALLEST_ATTENTION = {"float16": 2e-4}
 _ONE, _ONE_OF_WIDE = 0.1, 1e-3  # difference of the sum of a row from one, of weights in 16 bits and in wider types
 _SAMPLE = 4096  # elements among which different values are counted
 _SMALLEST_NORMAL = 2.0**-14  # of float16; below it a value has fewer bits
+_MOST_OPERATORS = 9  # that a title names
 _FILL = 1e4  # larger arguments are fill constants of masks, which depend on the element type
 
 
@@ -112,6 +114,7 @@ EVIDENCE = {
     "after": Evidence("last calls that agree", "Calls whose records agree, if the error starts between them and the suspect."),
     "between_reference": Evidence("in between on the reference", "Calls there without a partner on the target."),
     "between_target": Evidence("in between on the target", "Calls there without a partner on the reference."),
+    "between_operators": Evidence("what runs in between", "Operators of each side, in words; absent where they are many."),
     "drawn_between": Evidence(
         "random numbers in between", "Calls of either side in between, if each of them draws random numbers; else absent."
     ),
@@ -230,7 +233,33 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
         "between_reference": list(suspect.between_reference) or None,
         "between_target": list(suspect.between_target) or None,
         "drawn_between": _find_draws((*suspect.between_reference, *suspect.between_target)) or None,
+        "between_operators": _list_operators(suspect) or None,
     }
+
+
+def describe_lone(suspect: Suspect) -> dict[str, Any]:
+    """Return what is known of a call that the target alone makes: its place, and no values that could be compared."""
+    evidence = {
+        "name": suspect.name,
+        "record": name_record(parse_identity(suspect.record)),
+        "module": suspect.module,
+        "operator": suspect.operator or "module",
+        "site": suspect.site,
+        "why_suspect": suspect.why,
+        "ratio": suspect.ratio,
+        "after": list(suspect.after) or None,
+        "between_target": list(suspect.between_target) or None,
+        "drawn_between": _find_draws(suspect.between_target) or None,
+    }
+    return {name: value for name, value in evidence.items() if value is not None}
+
+
+def _list_operators(suspect: Suspect) -> str:
+    """Return which operators each side runs where the error starts, ``""`` where only one side has any, or they are many."""
+    here, there = ([find_operator(name) for name in names] for names in (suspect.between_reference, suspect.between_target))
+    if not (here and there) or len(here) + len(there) > _MOST_OPERATORS:
+        return ""
+    return f"{', '.join(here)} on the reference, {', '.join(there)} on the target"
 
 
 def _find_draws(between: Sequence[str]) -> list[str]:

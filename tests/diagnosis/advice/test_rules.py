@@ -498,6 +498,7 @@ TABLE = [
         variant("unbiased_variance", epsilon_share=0.9993),
         variant("unbiased_variance", epsilon_share=0.9993, variant_share=0.98),
     ),
+    ("PF215", {"movement": True}, {"movement": True, "between_reference": ["(outside) / setitem"]}),
     ("PF215", {"movement": True, "operator": "transpose"}, {"movement": True, "inputs_equal": False, "inputs_differ": True}),
     ("PF215", {"movement": True, "inputs_equal": False, "inputs_differ": True, "introduced_measure": "movement"}, {}),
     ("PF226", {**PERMUTED, "rearranged": "halves exchanged along the last axis"}, PAIRED),

@@ -101,10 +101,11 @@ def test_other_calls_have_no_such_evidence(hand_made):
     assert gather(dump, dump, call, call) == {}
 
 
-def judged_run(dump, failing):
-    """Return the evidence about a run in which ``operator@rank`` names fail, the first of them the suspect."""
+def judged_run(dump, failing, missing=()):
+    """Return the evidence about a run in which ``operator@rank`` names fail, the first the suspect, or have no partner."""
     texts = {f"{call.operator}@{call.rank}": call.outputs[0].text for call in dump.made}
-    judged = [Judged(record=text, status="fail" if name in failing else "pass") for name, text in texts.items()]
+    statuses = {**dict.fromkeys(missing, "unpaired_reference"), **dict.fromkeys(failing, "fail")}
+    judged = [Judged(record=text, status=statuses.get(name, "pass")) for name, text in texts.items()]
     suspects = [Suspect(record=texts[failing[0]], name="fc", module="fc", operator="mul", order=0, ratio=2.0, why="")]
     return gather_run(dump, dump, suspects, judged)
 
@@ -118,6 +119,8 @@ def test_a_rank_that_errs_alone_until_they_meet_is_told(collective):
     evidence = judged_run(dump, ["mul@2", *[f"all_reduce@{rank}" for rank in range(RANKS)]])
     assert (evidence["ranks"], evidence["first_rank"], evidence["only_rank"]) == (RANKS, 2, True)
     assert not judged_run(dump, ["mul@2", "mul@3"])["only_rank"]
+    assert not judged_run(dump, ["mul@2"], missing=["mul@3"])["only_rank"]
+    assert judged_run(dump, ["mul@2"], missing=["mul@2"])["only_rank"]
 
 
 def test_one_process_has_no_evidence_about_ranks(hand_made):
