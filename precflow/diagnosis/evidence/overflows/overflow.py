@@ -1,7 +1,8 @@
 """Where NaN, infinity and saturation of narrow floats begin on each side, by order and data flow, from statistics.
 
 A call *produces* a kind if its output has it and none of its inputs does. Negative infinities and fill values that the other
-side has in the same number are masks, not overflow.
+side has in the same number are masks, not overflow, and so are negative infinities where a call only places them, as logits
+processors do, of however many elements on each side.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ READ = 200  # most tensors of a side that are read because no statistics were ke
 
 # Types whose largest value is reached in practice: 65504 in float16, but 3e38 in bfloat16 and float32.
 _NARROW = frozenset({"float16", "float8_e4m3fn", "float8_e5m2"})
+_PLACING = frozenset(
+    "masked_fill masked_fill_ where index_fill index_fill_ masked_scatter setitem full full_like fill_".split()
+)
 _WORDS = {"saturated": "{} at the largest value of their type", "infinity": "{} infinite", "nan": "{} NaN"}
 
 EVIDENCE = {
@@ -145,8 +149,12 @@ class OverflowTrace:
 
     def _count_outputs(self, call: Call, masked: Mapping[str, int]) -> dict[str, int]:
         counts: dict[str, int] = dict.fromkeys(KINDS, 0)
+        given = [self._statistics(record) for record in call.inputs]
+        is_mask = call.operator.removeprefix("aten.") in _PLACING or any(
+            one.negative_infinity for one in given if one is not None
+        )
         for record in call.outputs:
-            for kind, count in self._count(record, masked.get(record.text, 0) if masked else 0):
+            for kind, count in self._count(record, None if is_mask else masked.get(record.text, 0) if masked else 0):
                 counts[kind] += count
         return {kind: count for kind, count in counts.items() if count}
 

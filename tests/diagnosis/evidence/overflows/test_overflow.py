@@ -25,11 +25,12 @@ BROKEN = np.array([[np.nan, np.inf, 2], [3, 4, 5]], np.float16)
 MASKED = np.array([[-65504, 1, 2], [-np.inf, 4, 5]], np.float16)
 
 
-def chain(hand_made, values, *, kept="statistics"):
+def chain(hand_made, values, *, kept="statistics", operators=()):
     """Return a dump of operators one behind the other; in detail statistics its tensors are gone."""
     dump, before = hand_made(), {"value": FINE}
     for number, value in enumerate(values):
-        before = dump.operator(f"layers.{number}", "mul", before, value=value)
+        operator = operators[number] if operators else "mul"
+        before = dump.operator(f"layers.{number}", operator, before, value=value)
     if kept == "statistics":
         dump.made = [
             msgspec.structs.replace(call, inputs=counted(dump, call.inputs), outputs=counted(dump, call.outputs))
@@ -103,6 +104,16 @@ def test_masks_are_no_overflow(hand_made, judge_calls):
 def test_minus_infinity_on_one_side_only_is_overflow(hand_made, judge_calls):
     told = found(hand_made, judge_calls, [FINE, FINE], [FINE, -INFINITE])
     assert told["overflow_target"] == ["layers.1 / mul: 1 infinite"]
+
+
+def test_what_a_logits_processor_rules_out_is_no_overflow_however_many_tokens_it_is(hand_made, judge_calls):
+    """Sides that write other tokens rule out others: -inf is placed by one call, and the next ones hand it on."""
+    few, many = (np.where(np.arange(6).reshape(2, 3) < count, -np.inf, FINE).astype(np.float16) for count in (1, 2))
+    measures, _ = judge_calls(chain(hand_made, [few, few]), {})
+    suspicious = [replace(one, counts={"elements": 6, "nonfinite": 1}) for one in measures]
+    for operator, starts in (("masked_fill", []), ("mul", ["layers.0 / mul"])):
+        sides = [chain(hand_made, [mask, mask], operators=[operator, "div"]) for mask in (few, many)]
+        assert overflow.gather(*overflow.trace_sides(*sides, suspicious))["overflow_both"] == starts
 
 
 def test_large_values_of_wide_types_do_not_saturate(hand_made, judge_calls):
