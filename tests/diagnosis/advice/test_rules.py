@@ -174,6 +174,12 @@ TAIL = {"border": "the last 3 of 64 along axis 1", "zero_share": 1.0}
 ROTATED = {"name": "layers.0.rotary / add", "norm_change": 0.001, "relative_l2": 0.3}
 GROWING = {"position_growth": 9.0, "position_rank": 0.95, "operator": "cos"}
 LOSS = {"name": "loss / cross_entropy", "operator": "cross_entropy", "scale_slope": 0.25, "scale_share": 0.9999}
+CHANGED_WEIGHTS = {
+    "weights_different": ["fc.weight"],
+    "weights_different_count": 1,
+    "weight_change": "axes 0 and 1 exchanged",
+    "weights_rounded": False,
+}
 GIVEN = {
     "name": "(outside) / cat",
     "given_tensor": "input 0.0",
@@ -415,6 +421,8 @@ TABLE = [
     ("PF102", {**MATMUL, "operand_bits": 10}, {**MATMUL, "operand_bits": 7}),
     ("PF301", MASK, {**MASK, **variant("uniform")}),
     ("PF301", {**MASK, "mask_pattern": "inverted", "masked_target": 900}, {**MASK, **variant("last_keys_ignored")}),
+    ("PF421", CHANGED_WEIGHTS, {**CHANGED_WEIGHTS, "weight_change": ""}),
+    ("PF401", {**CHANGED_WEIGHTS, "weight_change": ""}, CHANGED_WEIGHTS),
     ("PF420", GIVEN, {**GIVEN, "inputs_different_count": 1}),
     ("PF420", {**GIVEN, "given_change": "", "given_error": 0.1}, {}),
     ("PF501", {"nonfinite_target_only": 3}, {"nonfinite_target_only": 3, "nan_rows_masked": 1.0}),
