@@ -282,3 +282,61 @@ def test_an_average_of_both_sides_or_of_one_alone_is_no_finding(train_with_avera
     for side, keeps in (("target", True), ("other", False)):
         model = compare_dumps(reference, train_with_average(side, keeps=keeps), command="")
         assert (model.verdict.verdict, model.findings) == ("aligned", ())
+
+
+@pytest.fixture
+def resume(tmp_path):
+    """Return a function that trains two steps after one that was saved; both sides have the weights of the checkpoint."""
+
+    def resumed(side, *, loads_state=True, leaves_average=False, detail="sketch", lr=1e-2):
+        torch.manual_seed(2)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=lr)
+
+        def step(number):
+            optimizer.zero_grad()
+            net(torch.randn(4, 8, generator=torch.Generator().manual_seed(number))).square().mean().backward()
+            optimizer.step()
+
+        for number in range(3):
+            step(number)
+        if not loads_state:
+            optimizer = torch.optim.AdamW(net.parameters(), lr=lr)
+        begin = [weight.detach().clone() for weight in net.parameters()]
+        with precflow.capture(
+            net, tmp_path / side, optimizer=optimizer, step=[0, 1], level=["module"], detail=detail
+        ) as recorder:
+            for number in range(2):
+                step(3 + number)
+                if leaves_average:
+                    with torch.no_grad():
+                        for weight, kept in zip(net.parameters(), begin, strict=True):
+                            weight.copy_((weight + kept) / 2)
+                recorder.step()
+        return read_dump(tmp_path / side)
+
+    return resumed
+
+
+@pytest.mark.parametrize("detail", ["sketch", "tensors"])
+def test_an_optimizer_that_begins_anew_after_a_checkpoint_is_named(resume, detail):
+    model = compare_dumps(resume("reference", detail=detail), resume("target", detail=detail, loads_state=False), command="")
+    first = model.findings[0]
+    assert (first.rule, first.certainty) == ("PF818", "certain")
+    assert first.title == "the target begins the optimizer's state anew: it counts 4 / 1 steps (reference / target)"
+    assert find_guilty(model.phases) == "optimizer"
+
+
+def test_weights_that_are_written_after_a_step_are_no_fault_of_the_forward_that_reads_them(resume):
+    model = compare_dumps(resume("reference"), resume("target", leaves_average=True), command="")
+    first = model.findings[0]
+    assert (first.rule, first.certainty) == ("PF821", "certain")
+    assert first.where == "after step 0"
+    assert "PF299" not in {finding.rule for finding in model.findings}
+
+
+def test_another_rate_or_the_same_run_is_nothing_that_writes_weights(resume):
+    reference = resume("reference")
+    for side, rate in (("target", 1e-2), ("other", 2e-2)):
+        rules = {finding.rule for finding in compare_dumps(reference, resume(side, lr=rate), command="").findings}
+        assert not {"PF818", "PF821"} & rules

@@ -546,6 +546,7 @@ TABLE = [
     ("PF419", {"loss_gradient": "head (backward)"}, {"loss_gradient": "head (backward)", "labels_shifted": 1}),
     ("PF419", {"loss_gradient": "head (backward)"}, {"loss_gradient": "head (backward)", **SCALED}),  # which says more
     ("PF601", {}, {"loss_gradient": "head (backward)"}),
+    ("PF601", {}, {"written_weights": ["head.weight: 0.04 / 0.07"]}),
     ("PF228", ALONE, variant("gelu_tanh", **ALONE)),
     ("PF228", ALONE, {**ALONE, "family": "random"}),
     ("PF228", ROW, {**ROW, **MASK, "family": "softmax"}),
@@ -624,6 +625,8 @@ TABLE = [
     ("PF814", {"micro_factors": [0.589, 3.3], "micro_tokens": [84, 15], "micro_divides": "target"}, {"micro_factors": []}),
     ("PF813", {"gradients_left_side": "target", "gradients_left_step": 1, "gradients_left_share": 1.0}, {}),
     ("PF812", {**STILL, "still_state": "exp_avg"}, STILL),
+    ("PF818", {"state_anew": "target", "state_counts": "5 / 1"}, {}),
+    ("PF821", {"written_after": 0, "written_weights": ["head.weight: 0.04 / 0.07"], "written_share": 1.0}, {}),
     ("PF816", {"copy_differs": "average", "copy_step": 1, "copy_ratio": 40.0, "copy_parameters": 8}, {}),
     ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_explained": 0.2}),
     ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_faults": 0}),
@@ -787,6 +790,8 @@ def test_names_in_tests_are_evidence():
         ("PF219", {**ARGUMENT, "argument_share": 0.93}, "likely"),
         ("PF219", {**ARGUMENT, "argument_places": 1}, "likely"),  # a loss
         ("PF219", {**ARGUMENT, "argument_places": 1, "low_precision": True}, "possible"),
+        ("PF821", {"written_after": 0, "written_weights": ["head.weight: 0.04 / 0.07"], "written_share": 1.0}, "certain"),
+        ("PF821", {"written_after": 0, "written_weights": ["head.weight: 0.04 / 0.07"], "written_share": 0.1}, "likely"),
         ("PF816", {"copy_differs": "ema", "copy_step": 0, "copy_ratio": 3.0}, "likely"),
         ("PF816", {"copy_differs": "ema", "copy_step": 1, "copy_ratio": 40.0}, "certain"),
         ("PF807", {"rate_shift": 1, "rate_shift_steps": 2, "optimizer_settings": [RATE]}, "certain"),
