@@ -166,7 +166,7 @@ class ConversionSection(NamedTuple):
     keep_float32: Tuple[str, ...] = ()
 
 
-class Change(NamedTuple):
+class ArmChange(NamedTuple):
     """One thing that an arm of a what-if changes.
 
     Attributes:
@@ -185,7 +185,7 @@ class Arm(NamedTuple):
     """One run of a what-if: the name of its folder, and what is changed; nothing in the arm ``unchanged``."""
 
     name: str
-    changes: Tuple[Change, ...]
+    changes: Tuple[ArmChange, ...]
 
 
 class Request(NamedTuple):
@@ -419,7 +419,7 @@ def _parse_arm(reader: _Reader) -> Arm:
     return Arm(
         name,
         tuple(
-            Change(
+            ArmChange(
                 kind=section.choice("kind", "", tuple(WHATIF_KINDS)),
                 value=section.plain.get("value"),
                 records=section.texts("records", ()),

@@ -366,7 +366,7 @@ class _Settling:
                 return self._leave_open(text, node.call, "the values that were cast to whole numbers were not kept")
             floor = self._floors.get(text_before)
             size = floor.metrics.get(_FLOOR, 0.0) if floor is not None else 0.0
-            given = near_ties.Given(
+            given = near_ties.ChoiceInput(
                 self._dumps[0].tensor(before.reference),
                 self._dumps[1].tensor(before.target),
                 coarsest((before.reference.dtype, before.target.dtype)),
@@ -400,7 +400,12 @@ class _Settling:
         return self._leave_open(text, node.call, "the operator that chooses was not recorded")
 
     def _examine(
-        self, operator: str, arguments: Mapping[str, str], given: Mapping[str, near_ties.Given], mine: Record, theirs: Record
+        self,
+        operator: str,
+        arguments: Mapping[str, str],
+        given: Mapping[str, near_ties.ChoiceInput],
+        mine: Record,
+        theirs: Record,
     ) -> near_ties.Flips | None:
         if not (mine.stored and theirs.stored):
             return None
@@ -435,11 +440,11 @@ class _Settling:
         is_accepted = made is not None and made.status == "accepted"
         return "accepted" if is_accepted else self._judge_input(pair.reference, pair.target).status
 
-    def _read(self, nodes: _Nodes, node: CallNode, pair: _Sides) -> near_ties.Given:
+    def _read(self, nodes: _Nodes, node: CallNode, pair: _Sides) -> near_ties.ChoiceInput:
         source = next((edge.source for edge in node.edges if edge.record is pair.reference), None)
         floor = self._floors.get(_text_of(nodes, source)) if source is not None else None
         size = floor.metrics.get(_FLOOR, 0.0) if floor is not None else 0.0
-        return near_ties.Given(
+        return near_ties.ChoiceInput(
             self._dumps[0].tensor(pair.reference),
             self._dumps[1].tensor(pair.target),
             coarsest((pair.reference.dtype, pair.target.dtype)),

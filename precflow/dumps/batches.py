@@ -70,7 +70,7 @@ class DifferentInput:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenInputs:
     """What the models of both sides were given.
 
     Attributes:
@@ -102,17 +102,17 @@ class Given:
         return tuple(each for each in self.different if each.kind == STALE)
 
 
-NOTHING_GIVEN = Given({})
+NOTHING_GIVEN = GivenInputs({})
 
 
-def find_given(dump: object) -> Given:
+def find_given(dump: object) -> GivenInputs:
     """Return what the models of both sides were given, as a dump that is seen through views knows it."""
     given = getattr(dump, "given", None)
-    return given if isinstance(given, Given) else NOTHING_GIVEN
+    return given if isinstance(given, GivenInputs) else NOTHING_GIVEN
 
 
 def align_entries(
-    reference: Dump, target: Dump, given: Given, calls: ModelCalls = NOTHING_FURTHER
+    reference: Dump, target: Dump, given: GivenInputs, calls: ModelCalls = NOTHING_FURTHER
 ) -> tuple[ContentEntries, ContentEntries]:
     """Return the inputs of both headers, without those of further calls; what is the same has the reference's entry in both."""
     entries, here = given.entries, reference.header.inputs
@@ -129,7 +129,7 @@ def _digest(entries: Mapping[str, ContentEntry]) -> str:
     return keys.digest(sorted(map(str, entries.items())))
 
 
-def compare_given(reference: Dump, target: Dump, calls: ModelCalls = NOTHING_FURTHER) -> Given:
+def compare_given(reference: Dump, target: Dump, calls: ModelCalls = NOTHING_FURTHER) -> GivenInputs:
     """Return what the models of both sides were given, by headers and, where these differ, by what was recorded.
 
     Args:
@@ -140,8 +140,8 @@ def compare_given(reference: Dump, target: Dump, calls: ModelCalls = NOTHING_FUR
     here = calls.rename_inputs(reference.header.inputs.entries, "reference")
     there = _rename(here, calls.rename_inputs(target.header.inputs.entries, "target"))
     if here == there:
-        return Given(there, further=calls.further)
-    sides = _Sides(reference, target, calls)
+        return GivenInputs(there, further=calls.further)
+    sides = _BothDumps(reference, target, calls)
     further = {(one.rank, one.step): one.text for one in calls.further if not one.placed}
     different: list[DifferentInput] = []
     made: list[str] = []
@@ -173,7 +173,7 @@ def compare_given(reference: Dump, target: Dump, calls: ModelCalls = NOTHING_FUR
         retyped += [f"{name}: {words}"] if kind == _RETYPED else []
     different.sort(key=lambda each: at.place if (at := parse_name(each.name)) else (-1, 0, 0))
     warm_up = _find_warm_up(here, there, different[0]) if different else ""
-    return Given(entries, tuple(different), tuple(made), tuple(retyped), calls.further, warm_up=warm_up)
+    return GivenInputs(entries, tuple(different), tuple(made), tuple(retyped), calls.further, warm_up=warm_up)
 
 
 def _find_warm_up(here: Mapping[str, ContentEntry], there: Mapping[str, ContentEntry], first: DifferentInput) -> str:
@@ -198,7 +198,7 @@ def _find_warm_up(here: Mapping[str, ContentEntry], there: Mapping[str, ContentE
 _MADE, _RETYPED, _ROUNDED = "made", "retyped", "rounded"  # kinds of inputs that are no other data
 
 
-class _Sides:
+class _BothDumps:
     """Both dumps, with what is known of the inputs of each."""
 
     def __init__(self, reference: Dump, target: Dump, calls: ModelCalls) -> None:

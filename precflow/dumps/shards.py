@@ -30,7 +30,7 @@ _LONGEST_INDEX = 100_000_000  # bytes; the format's own limit
 _METADATA = "__metadata__"
 
 
-class Slot(msgspec.Struct, frozen=True, gc=False):
+class ShardEntry(msgspec.Struct, frozen=True, gc=False):
     """Where one tensor lies: element type (safetensors' name), sizes, first and last byte (exclusive) within the data.
 
     The defaults let ``__metadata__``, which has other keys, be decoded as a slot like the rest; it is removed afterwards.
@@ -70,13 +70,13 @@ class ShardIndex:
         problem: The file is longer or shorter than it was when it was sealed; its tensors may be intact all the same.
     """
 
-    slots: Mapping[str, Slot]
+    slots: Mapping[str, ShardEntry]
     checksums: Mapping[str, str]
     base: int = 0
     problem: str = ""
 
 
-_SLOTS = msgspec.json.Decoder(dict[str, Slot])
+_SLOTS = msgspec.json.Decoder(dict[str, ShardEntry])
 
 
 class Shard:
@@ -159,7 +159,7 @@ class Shard:
         """
         return Location(self.path, *self._find_place(key)[1:])
 
-    def _find_place(self, key: str) -> tuple[Slot, int, int]:
+    def _find_place(self, key: str) -> tuple[ShardEntry, int, int]:
         """Return the entry of a key, its first byte in the file and the one behind its last; for errors see :meth:`view`."""
         slot = self.index.slots.get(key)
         if slot is None:
@@ -219,7 +219,7 @@ def _read_index(path: Path, name: str, seal: FileSeal | None) -> ShardIndex:
     return ShardIndex(slots, checksums, _LENGTH_BYTES + length, problem)
 
 
-def _share(slots: dict[str, Slot]) -> dict[str, Slot]:
+def _share(slots: dict[str, ShardEntry]) -> dict[str, ShardEntry]:
     """Return an index of which equal types and shapes, and the keys that records have too, are kept in memory once."""
     put, shapes = msgspec.structs.force_setattr, dict[tuple[int, ...], tuple[int, ...]]()
     for slot in slots.values():

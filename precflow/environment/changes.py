@@ -21,7 +21,7 @@ _WORDS: Mapping[str, tuple[str, str, str]] = {  # what was done, and the unit in
 
 
 @dataclass(frozen=True)
-class Change:
+class RunChange:
     """One thing that was changed in what ran.
 
     Attributes:
@@ -39,7 +39,7 @@ class Change:
     places: tuple[str, ...] = ()
 
 
-def find_changes(reference: Header, target: Header) -> tuple[Change, ...]:
+def find_changes(reference: Header, target: Header) -> tuple[RunChange, ...]:
     """Return what was changed on either side, as the two dumps say it, most important first."""
     sides = [header.changes for header in (reference, target)]
     return tuple(
@@ -47,7 +47,7 @@ def find_changes(reference: Header, target: Header) -> tuple[Change, ...]:
     )
 
 
-def describe_changes(changes: Sequence[Change]) -> str:
+def describe_changes(changes: Sequence[RunChange]) -> str:
     """Return changes in words, as they follow a verdict; ``""`` without any.
 
     >>> describe_changes([Change("seeds", 1, 1, "seeds set"), Change("algorithms", 1, 1, "deterministic algorithms")])
@@ -58,7 +58,7 @@ def describe_changes(changes: Sequence[Change]) -> str:
     return f"with {listed}" if listed else ""
 
 
-def _describe(what: str, reference: RecordedChange | None, target: RecordedChange | None) -> Change:
+def _describe(what: str, reference: RecordedChange | None, target: RecordedChange | None) -> RunChange:
     words, *units = _WORDS[what]
     counts = [0 if side is None else side.count for side in (reference, target)]
     if not all(counts):
@@ -77,7 +77,7 @@ def _describe(what: str, reference: RecordedChange | None, target: RecordedChang
         named = tuple(
             f"{name}: {place}" for name, those in zip(("reference", "target"), places, strict=True) for place in those
         )
-    return Change(what, counts[0], counts[1], f"{words} ({where})" if where else words, named)
+    return RunChange(what, counts[0], counts[1], f"{words} ({where})" if where else words, named)
 
 
 def _count(count: int, units: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow.agent.contract import CHECKED
-from precflow.dumps.batches import CALLS, CHOICE, ELSEWHERE, STALE, Given
+from precflow.dumps.batches import CALLS, CHOICE, ELSEWHERE, STALE, GivenInputs
 from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.starting_weights import TiedWeight
 from precflow.environment.amounts import find_other_micro_batches
@@ -97,7 +97,7 @@ def _describe_batches(reference: ContentEntries, target: ContentEntries) -> str:
     return f"the sides were fed different batches from step {first} on: {', '.join(shown)}"
 
 
-def describe_parting(given: Given, *, compared: bool = True) -> str:
+def describe_parting(given: GivenInputs, *, compared: bool = True) -> str:
     """Say from where on the models of both sides were given other data, and whether what came before is compared."""
     start = given.start
     assert start is not None
@@ -112,7 +112,7 @@ def describe_parting(given: Given, *, compared: bool = True) -> str:
     return f"{what} from {start.name} on{words}{more}" + "; only what came before is compared" * compared
 
 
-def describe_further(given: Given) -> tuple[str, ...]:
+def describe_further(given: GivenInputs) -> tuple[str, ...]:
     """Say which calls of models one side makes more, of each side the first; all others are compared."""
     texts = []
     for side in ("reference", "target"):
@@ -123,7 +123,7 @@ def describe_further(given: Given) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def describe_stale(given: Given) -> tuple[str, ...]:
+def describe_stale(given: GivenInputs) -> tuple[str, ...]:
     """Say which inputs the model made in different steps on the two sides; such sides are misaligned."""
     more = f"; {len(given.stale) - 1} more" if len(given.stale) > 1 else ""
     return tuple(
@@ -136,7 +136,7 @@ def describe_tied(one: TiedWeight) -> str:
     return f"{one.name} is tied to {one.shared} on the {one.side} only"
 
 
-def describe_given(given: Given) -> tuple[str, ...]:
+def describe_given(given: GivenInputs) -> tuple[str, ...]:
     """Say which inputs differ and are no other data."""
     texts = []
     if given.made:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from precflow.dumps.dtypes import Array
-from precflow.judgement.near_ties import Flips, Given, base_name, bound_noise, find_scale
+from precflow.judgement.near_ties import ChoiceInput, Flips, base_name, bound_noise, find_scale
 
 _REDUCED = {"amax": 1.0, "amin": -1.0, "max": 1.0, "min": -1.0}
 _OF_TWO = frozenset("max min maximum minimum fmax fmin".split())
@@ -44,7 +44,7 @@ def is_known(operator: str) -> bool:
     return base_name(operator) in {*_REDUCED, *_OF_TWO, *_POOLED, *_EDGES, *_CLAMPS, *_MEDIANS, *_SORTING}
 
 
-def examine(operator: str, arguments: Mapping[str, str], inputs: Mapping[str, Given]) -> Flips | None:
+def examine(operator: str, arguments: Mapping[str, str], inputs: Mapping[str, ChoiceInput]) -> Flips | None:
     """Say for how many choices the gradient goes to other elements than on the reference, and by how much.
 
     Args:
@@ -64,7 +64,7 @@ def examine(operator: str, arguments: Mapping[str, str], inputs: Mapping[str, Gi
         return None
 
 
-def _examine(name: str, arguments: Mapping[str, str], given: Sequence[Given]) -> Flips | None:
+def _examine(name: str, arguments: Mapping[str, str], given: Sequence[ChoiceInput]) -> Flips | None:
     if name in _SORTING or name in _MEDIANS:
         return _examine_sorted(name, arguments, given)
     if len(given) > 1:
@@ -81,7 +81,7 @@ def _examine(name: str, arguments: Mapping[str, str], given: Sequence[Given]) ->
     return _examine_rows(given[0], _pool(given[0], _POOLED[name], arguments)) if name in _POOLED else None
 
 
-def _examine_rows(given: Given, rows: _Rows) -> Flips:
+def _examine_rows(given: ChoiceInput, rows: _Rows) -> Flips:
     """Compare which candidates of each row are its largest."""
     y, x = rows
     taken = [values == values.max(axis=1, keepdims=True) for values in (y, x)]
@@ -96,7 +96,7 @@ def _examine_rows(given: Given, rows: _Rows) -> Flips:
     return _summarize(given, np.maximum(behind, ahead), 2 * bound_noise(given, moved, size), len(rows.reference))
 
 
-def _examine_pair(one: Given, other: Given) -> Flips:
+def _examine_pair(one: ChoiceInput, other: ChoiceInput) -> Flips:
     """Compare which of two values is the larger at each place; equal ones share the gradient."""
     y, b = np.broadcast_arrays(one.reference.astype(np.float64), other.reference.astype(np.float64))
     x, a = np.broadcast_arrays(one.target.astype(np.float64), other.target.astype(np.float64))
@@ -106,7 +106,7 @@ def _examine_pair(one: Given, other: Given) -> Flips:
     return _summarize(one, np.maximum(np.abs(y - b), np.abs(x - a)), noise, flipped.size)
 
 
-def _examine_edges(given: Given, low: float, high: float, *, closed: bool) -> Flips:
+def _examine_edges(given: ChoiceInput, low: float, high: float, *, closed: bool) -> Flips:
     """Compare which elements lie between two edges, where their gradient passes; with ``closed`` on an edge as well."""
     y, x = given.reference.astype(np.float64), given.target.astype(np.float64)
     passes = [(low <= values) & (values <= high) if closed else (low < values) & (values < high) for values in (y, x)]
@@ -116,13 +116,13 @@ def _examine_edges(given: Given, low: float, high: float, *, closed: bool) -> Fl
     return _summarize(given, np.maximum(*margins), bound_noise(given, np.abs(y - x), np.abs(y)), flipped.size)
 
 
-def _examine_sorted(name: str, arguments: Mapping[str, str], given: Sequence[Given]) -> Flips | None:
+def _examine_sorted(name: str, arguments: Mapping[str, str], given: Sequence[ChoiceInput]) -> Flips | None:
     if name in _MEDIANS:
         return _examine_median(given[0], name, arguments)
     return _examine_order(given[0], _find_ranks(name, arguments, given), name)
 
 
-def _examine_median(given: Given, name: str, arguments: Mapping[str, str]) -> Flips | None:
+def _examine_median(given: ChoiceInput, name: str, arguments: Mapping[str, str]) -> Flips | None:
     """Compare which elements equal the median of all; along a dimension, a record shows the index that was taken."""
     if {"1", "dim"} & set(arguments):
         return None
@@ -164,7 +164,7 @@ class _Ranks(NamedTuple):
         return np.concatenate(by_name.get(self.interpolation, [below, above]), axis=1).astype(np.int64)
 
 
-def _find_ranks(name: str, arguments: Mapping[str, str], given: Sequence[Given]) -> _Ranks | None:
+def _find_ranks(name: str, arguments: Mapping[str, str], given: Sequence[ChoiceInput]) -> _Ranks | None:
     """Return what a function that sorts takes; ``None`` if its quantiles are not the same on both sides."""
     if name == "msort":
         return _Ranks(0)
@@ -178,7 +178,7 @@ def _find_ranks(name: str, arguments: Mapping[str, str], given: Sequence[Given])
     return _Ranks(None if text == "None" else int(text), quantiles, arguments.get("interpolation", "linear").strip("'\""))
 
 
-def _examine_order(given: Given, wanted: _Ranks | None, name: str) -> Flips | None:
+def _examine_order(given: ChoiceInput, wanted: _Ranks | None, name: str) -> Flips | None:
     """Compare which elements stand at the ranks that a function takes from sorted values; equal ones stand in any order."""
     if wanted is None or not _are_comparable(given.reference, given.target, name):
         return None
@@ -213,7 +213,7 @@ def _are_comparable(reference: Array, target: Array, name: str) -> bool:
     return all(np.array_equal(~np.isfinite(values), ignored) for values in (reference, target)) and not ignored.all()
 
 
-def _summarize(given: Given, margins: Array, noise: Array, total: int) -> Flips:
+def _summarize(given: ChoiceInput, margins: Array, noise: Array, total: int) -> Flips:
     if not margins.size:
         return Flips(0, total, 0.0, 0.0, near=True)
     unit, worst = find_scale(given.reference) or 1.0, int(np.argmax(margins - noise))
@@ -221,7 +221,7 @@ def _summarize(given: Given, margins: Array, noise: Array, total: int) -> Flips:
     return Flips(int(margins.size), total, float(margins[worst]) / unit, float(noise[worst]) / unit, near=near)
 
 
-def _reduce(given: Given, sign: float, arguments: Mapping[str, str]) -> _Rows:
+def _reduce(given: ChoiceInput, sign: float, arguments: Mapping[str, str]) -> _Rows:
     """Return the rows that a reduction goes over; all elements as one row if no dimension is named."""
     named = [int(number) for number in re.findall(r"-?\d+", arguments.get("dim", arguments.get("1", "")))]
     count = given.reference.ndim
@@ -235,7 +235,7 @@ def _reduce(given: Given, sign: float, arguments: Mapping[str, str]) -> _Rows:
     return _Rows(to_rows(given.reference), to_rows(given.target))
 
 
-def _pool(given: Given, dimensions: int, arguments: Mapping[str, str]) -> _Rows:
+def _pool(given: ChoiceInput, dimensions: int, arguments: Mapping[str, str]) -> _Rows:
     """Return the windows of a max pooling."""
     if arguments.get("ceil_mode", "False") != "False":
         raise ValueError("windows that reach beyond the end")

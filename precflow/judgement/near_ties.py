@@ -61,7 +61,7 @@ _DRAWS = frozenset("multinomial bernoulli gumbel_softmax categorical".split())
 
 
 @dataclass(frozen=True)
-class Given:
+class ChoiceInput:
     """An input of an operator that chooses, on both sides.
 
     Attributes:
@@ -137,7 +137,7 @@ def is_known(operator: str) -> bool:
 
 
 def examine(
-    operator: str, arguments: Mapping[str, str], inputs: Mapping[str, Given], reference: Array, target: Array
+    operator: str, arguments: Mapping[str, str], inputs: Mapping[str, ChoiceInput], reference: Array, target: Array
 ) -> Flips | None:
     """Say by how much the sides chose differently.
 
@@ -180,15 +180,15 @@ def find_dimension(operator: str, arguments: Mapping[str, str]) -> int | None:
         return default
 
 
-def _read_number(arguments: Mapping[str, str], like: Given) -> Given | None:
+def _read_number(arguments: Mapping[str, str], like: ChoiceInput) -> ChoiceInput | None:
     try:
         value = np.asarray(float(arguments.get("other", arguments.get("1", "0"))))
     except ValueError:
         return None
-    return Given(value, value, like.dtype)
+    return ChoiceInput(value, value, like.dtype)
 
 
-def _examine_selection(given: Given, dimension: int | None, reference: Array, target: Array) -> Flips | None:
+def _examine_selection(given: ChoiceInput, dimension: int | None, reference: Array, target: Array) -> Flips | None:
     """Compare what ``topk`` and its like chose along one dimension; ``None`` stands for all elements as one row."""
     if not given.reference.size or not _is_index(reference) or not _is_index(target):
         return None
@@ -208,7 +208,7 @@ def _examine_selection(given: Given, dimension: int | None, reference: Array, ta
     return _summarize(margins, noise, find_scale(given.reference), int(flipped.sum()), flipped.size)
 
 
-def _examine_comparison(one: Given, other: Given, reference: Array, target: Array) -> Flips | None:
+def _examine_comparison(one: ChoiceInput, other: ChoiceInput, reference: Array, target: Array) -> Flips | None:
     """Compare the outcomes of ``one > other`` and its like."""
     try:
         pairs = ((one.reference, other.reference), (one.target, other.target))
@@ -226,7 +226,7 @@ def _examine_comparison(one: Given, other: Given, reference: Array, target: Arra
     return _summarize(margins, noise, find_scale(one.reference), int(flipped.sum()), flipped.size)
 
 
-def _examine_rounding(rounding: Callable[[Array], Array], given: Given, reference: Array, target: Array) -> Flips | None:
+def _examine_rounding(rounding: Callable[[Array], Array], given: ChoiceInput, reference: Array, target: Array) -> Flips | None:
     """Compare numbers that were rounded to whole ones; both sides have to have rounded their own input rightly."""
     y, x = given.reference.astype(np.float64), given.target.astype(np.float64)
     if y.shape != reference.shape:
@@ -242,7 +242,7 @@ def _examine_rounding(rounding: Callable[[Array], Array], given: Given, referenc
     return _summarize(margins, noise, find_scale(given.reference), int(flipped.sum()), flipped.size)
 
 
-def bound_noise(given: Given, difference: Array, size: Array) -> Array:
+def bound_noise(given: ChoiceInput, difference: Array, size: Array) -> Array:
     """Return how much of a difference counts as noise, element by element.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from precflow.environment.changes import Change
+from precflow.environment.changes import RunChange
 
 STATUSES = (
     "pass",
@@ -142,7 +142,7 @@ class Verdict:
     closest: str = ""
     unseen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[RunChange, ...] = ()
     links: tuple[str, ...] = ()
     as_is: AsIs = field(default_factory=AsIs)
 

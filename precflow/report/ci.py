@@ -6,7 +6,7 @@ import re
 from urllib.parse import quote
 
 from precflow.diagnosis.training.phases import find_guilty
-from precflow.environment.changes import Change
+from precflow.environment.changes import RunChange
 from precflow.report.model import ReportModel
 
 _UNSAFE = re.compile(r"[^\x21-\x7e]|[%=\"'\\]")  # letters that would end or break a word of `key=value`
@@ -54,7 +54,7 @@ def format_outcome(model: ReportModel, *, report_path: str, reference_age: str =
     return " ".join(words)
 
 
-def _count_change(change: Change) -> str:
+def _count_change(change: RunChange) -> str:
     """Return a change with the number of its places, or with those of both sides if they differ: ``dropout:33/0``."""
     counts = f"{change.reference}" if change.reference == change.target else f"{change.reference}/{change.target}"
     return f"{change.what}:{counts}"

@@ -24,7 +24,7 @@ from precflow.report.groups import shorten
 from precflow.run.find_runs import NamedRun, describe_outcome, find_run
 from precflow.run.manifest import Manifest, RunEntry
 from precflow.run.two_runs import (
-    Change,
+    FactChange,
     RecordChange,
     RecordState,
     Results,
@@ -118,7 +118,7 @@ class RunSummary:
     total: int
     worst: RecordPoint | None
     before: int = 0
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FactChange, ...] = ()
     notes: tuple[str, ...] = ()
     better: int = 0
     worse: int = 0
@@ -245,7 +245,7 @@ def keep_summaries(folder: Path) -> int:
     return sum(summary is not None for summary, _ in _gather(folder, entries, lacking).values())
 
 
-def describe_change(change: Change) -> str:
+def describe_change(change: FactChange) -> str:
     """Return a change in one line.
 
     >>> describe_change(Change("dtype", "float32", "", "target"))

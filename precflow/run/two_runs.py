@@ -39,7 +39,7 @@ _EXACT = "exact"
 
 
 @dataclass(frozen=True)
-class Change:
+class FactChange:
     """One fact that differs between two runs; ``""`` stands for absent.
 
     Attributes:
@@ -137,8 +137,8 @@ class RunDifference:
 
     before: str
     after: str
-    recipe: tuple[Change, ...]
-    environment: tuple[Change, ...]
+    recipe: tuple[FactChange, ...]
+    environment: tuple[FactChange, ...]
     notes: tuple[str, ...]
     verdicts: tuple[Verdict, Verdict]
     emulated: tuple[bool, bool]
@@ -262,13 +262,13 @@ def is_emulated(results: Results) -> bool:
     return results.report is not None and results.report.emulated
 
 
-def _find_causes(old: Results, new: Results) -> tuple[tuple[Change, ...], tuple[Change, ...], tuple[str, ...]]:
+def _find_causes(old: Results, new: Results) -> tuple[tuple[FactChange, ...], tuple[FactChange, ...], tuple[str, ...]]:
     """Return changes of the recipe, changes of the environment, and notes."""
     if old.report is None or new.report is None:
         without = " and ".join(results.name for results in (old, new) if results.report is None)
         return (), (), (f"{without} made no report, so what changed in recipe and environment is not known",)
     recipe = tuple(
-        Change(key, _in_words(before), _in_words(after))
+        FactChange(key, _in_words(before), _in_words(after))
         for key, before, after in keys.changes(_parse(old.report), _parse(new.report))
     )
     named = {change.name for change in recipe}
@@ -293,7 +293,7 @@ def _find_causes(old: Results, new: Results) -> tuple[tuple[Change, ...], tuple[
         for fact, values in facts.items():
             alike = bool(others) and all(other.get(fact) == values for other in others)
             if not alike or side == next(iter(changed)):
-                environment.append(Change(fact, *values, side="both" if alike else side))
+                environment.append(FactChange(fact, *values, side="both" if alike else side))
     return recipe, tuple(environment), tuple(_describe_unnamed(old, new, changed))
 
 
@@ -428,6 +428,6 @@ def list_findings(report: ReportModel | None) -> list[str]:
     return [] if report is None else [f"{finding.rule}  {finding.title}" for finding in report.findings]
 
 
-def plain_changes(changes: Sequence[Change]) -> list[dict[str, str]]:
+def plain_changes(changes: Sequence[FactChange]) -> list[dict[str, str]]:
     """Return changes as plain data for ``--json``."""
     return [{"name": change.name, "side": change.side, "before": change.before, "after": change.after} for change in changes]

@@ -14,7 +14,7 @@ from precflow.verbs import Verb, make_parser, print_json
 
 if TYPE_CHECKING:
     from precflow.report.screens.paper import Paper
-    from precflow.run.two_runs import Change, RecordChange, RunDifference
+    from precflow.run.two_runs import FactChange, RecordChange, RunDifference
 
 VERB = Verb(110, "two runs of a recipe: what changed, what got better or worse", "diff runs/minilm@2 runs/minilm@3")
 
@@ -153,7 +153,7 @@ def show_difference(difference: RunDifference) -> Paper:
     return paper
 
 
-def _align_changes(changes: Sequence[Change]) -> list[str]:
+def _align_changes(changes: Sequence[FactChange]) -> list[str]:
     names = [f"{change.side}: {change.name}" if change.side else change.name for change in changes]
     width = max(map(len, names), default=0)
     return [

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precflow.judgement.near_ties import Given, examine, find_dimension, is_known, is_rounding, is_selection
+from precflow.judgement.near_ties import ChoiceInput, examine, find_dimension, is_known, is_rounding, is_selection
 
 SCORES = np.array([[0.3101, 0.2473, 0.1952, 0.2474], [0.9, 0.05, 0.03, 0.02]], np.float32)
 NEARER = np.array([[0.3101, 0.2474, 0.1952, 0.2473], [0.9, 0.05, 0.03, 0.02]], np.float32)
 
 
 def inputs(reference, target, dtype="float32", floor=0.0):
-    return {"0": Given(np.asarray(reference), np.asarray(target), dtype, floor)}
+    return {"0": ChoiceInput(np.asarray(reference), np.asarray(target), dtype, floor)}
 
 
 def pick(scores, count=2):
@@ -110,7 +110,7 @@ def test_a_comparison_flips_at_its_threshold_only():
 
 def test_a_comparison_of_two_tensors_takes_the_noise_of_both():
     values, limit = np.array([[0.1, 0.5], [0.4, 0.7]], np.float32), np.array([[0.5], [0.4]], np.float32)
-    given = {"0": Given(values, values, "float32"), "other": Given(limit, limit + np.float32(1e-6), "float32")}
+    given = {"0": ChoiceInput(values, values, "float32"), "other": ChoiceInput(limit, limit + np.float32(1e-6), "float32")}
     flips = examine("lt", {}, given, values < limit, values < limit + np.float32(1e-6))
     assert (flips.near, flips.differing) == (True, 2)
 

@@ -14,7 +14,7 @@ from precflow.run.find_runs import find_run
 from precflow.run.manifest import Manifest
 from precflow.run.pruning import PruneRequest, find_prunable, prune
 from precflow.run.runner import run
-from precflow.run.two_runs import Change, RecordState, compare_runs, find_changed_modules, is_worse
+from precflow.run.two_runs import FactChange, RecordState, compare_runs, find_changed_modules, is_worse
 from precflow.verbs.diff import as_plain, render_page, show_difference
 
 pytestmark = pytest.mark.xdist_group("two runs")  # with the tests of the history, which look at the same runs
@@ -250,7 +250,7 @@ def test_nothing_of_a_run_is_markup_on_the_page(two_runs, monkeypatch):
     found = diff("compare_dumps@1", "compare_dumps@2")
     evil = "<script>alert(1)</script>"
     (better,) = found.better
-    changes = (Change(evil, evil, evil, "target"),)
+    changes = (FactChange(evil, evil, evil, "target"),)
     text = render_page(
         replace(found, before=evil, recipe=changes, notes=(evil,), better=(replace(better, name=evil),), findings_new=(evil,))
     )

@@ -61,7 +61,7 @@ class Other(NamedTuple):
         return subject.computation.varied(self.call, operators.kind_of(self.call)).compute(changed, subject.side.outputs)
 
 
-class Given:
+class CallArguments:
     """The arguments of a call.
 
     Args:

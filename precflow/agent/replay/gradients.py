@@ -407,14 +407,14 @@ class Differentiated:
                 return {path: wide + slope(wide) * (leaf - leaf.detach())}
             arguments = {name: parse_argument(text) for name, text in self._call.arguments.items()}
             change = leaf - leaf.detach()
-            axis = _Given({}, arguments).find(1, "dim")
+            axis = _FunctionArguments({}, arguments).find(1, "dim")
             return {path: wide + wide * (change - (wide * change).sum(axis, keepdim=True))}
 
     def _round_statistics(self, ran: Ran) -> Tensors:
         """Return the outputs of what ran, those of a norm with the graph of statistics that were kept in 16 bits."""
         if self._saved is None or set(ran.outputs) != {"0"}:
             return ran.outputs
-        given = _Given({}, {name: parse_argument(text) for name, text in self._call.arguments.items()})
+        given = _FunctionArguments({}, {name: parse_argument(text) for name, text in self._call.arguments.items()})
         with torch.enable_grad():
             made = run_with_saved(self._name, given.find, ran.leaves, self._saved)
         return ran.outputs if made is None else {"0": made}
@@ -434,7 +434,10 @@ class Differentiated:
             return pull_back(outputs, leaves, arriving)
         if self._name in _NORMS and set(arriving) == {"0"}:
             arguments = {name: parse_argument(text) for name, text in self._call.arguments.items()}
-            return {**_sizes(exact), **_NORMS[self._name](_Given(inputs, arguments), outputs["0"].detach(), arriving["0"])}
+            return {
+                **_sizes(exact),
+                **_NORMS[self._name](_FunctionArguments(inputs, arguments), outputs["0"].detach(), arriving["0"]),
+            }
         adds = operators.adds_terms(self._call) or self._kind == operators.MOVEMENT or self._name in _OF_PRODUCTS
         if not adds:
             return _sizes(exact)
@@ -488,7 +491,7 @@ def pull_back(outputs: Tensors, leaves: Tensors, arriving: Tensors) -> Tensors:
     return {path: gradient for path, gradient in zip(leaves, found) if gradient is not None}
 
 
-class _Given(NamedTuple):
+class _FunctionArguments(NamedTuple):
     """The arguments of a function of Python: tensors and others, by name or position."""
 
     tensors: Tensors
@@ -504,7 +507,7 @@ class _Given(NamedTuple):
         return {name if name in self.tensors else str(place): each for each, (place, name) in zip(terms, names)}
 
 
-def _layer_norm(given: _Given, _: torch.Tensor, gradient: torch.Tensor) -> Tensors:
+def _layer_norm(given: _FunctionArguments, _: torch.Tensor, gradient: torch.Tensor) -> Tensors:
     values, weight = given.find(0, "input"), given.find(2, "weight")
     shape = given.find(1, "normalized_shape")
     axes = tuple(range(-len(shape), 0))
@@ -514,7 +517,7 @@ def _layer_norm(given: _Given, _: torch.Tensor, gradient: torch.Tensor) -> Tenso
     return given.name(terms, [(0, "input"), (2, "weight"), (3, "bias")])
 
 
-def _group_norm(given: _Given, _: torch.Tensor, gradient: torch.Tensor) -> Tensors:
+def _group_norm(given: _FunctionArguments, _: torch.Tensor, gradient: torch.Tensor) -> Tensors:
     values, weight, groups = given.find(0, "input"), given.find(2, "weight"), given.find(1, "num_groups")
     count, channels = values.shape[:2]
     rows = values.reshape(count, groups, -1)
@@ -525,11 +528,11 @@ def _group_norm(given: _Given, _: torch.Tensor, gradient: torch.Tensor) -> Tenso
     return given.name(terms, [(0, "input"), (2, "weight"), (3, "bias")])
 
 
-def _softmax(given: _Given, output: torch.Tensor, gradient: torch.Tensor, *, name: str) -> Tensors:
+def _softmax(given: _FunctionArguments, output: torch.Tensor, gradient: torch.Tensor, *, name: str) -> Tensors:
     return given.name([TERMS[name](gradient, output, given.find(1, "dim"))], [(0, "input")])
 
 
-_NORMS: Dict[str, Callable[[_Given, torch.Tensor, torch.Tensor], Tensors]] = {
+_NORMS: Dict[str, Callable[[_FunctionArguments, torch.Tensor, torch.Tensor], Tensors]] = {
     "layer_norm": _layer_norm,
     "group_norm": _group_norm,
     "softmax": functools.partial(_softmax, name="softmax_backward_data"),

@@ -20,7 +20,7 @@ from precflow.agent.replay.calls import CannotCompute, RecordedCall, parse_argum
 _BELOW_ONE = 1 - 2.0**-12  # its last place is that of the numbers from a half to 1
 
 
-class _Given:
+class _NamedArguments:
     """The arguments of a call by name, whether they were given by name or by position.
 
     Args:
@@ -48,7 +48,7 @@ class _Given:
         return usual if text is None else float(parse_argument(text))
 
 
-def _add_bias(given: _Given, result: torch.Tensor, shape: Sequence[int]) -> Optional[torch.Tensor]:
+def _add_bias(given: _NamedArguments, result: torch.Tensor, shape: Sequence[int]) -> Optional[torch.Tensor]:
     bias = given.tensor("bias")
     if bias is None:
         return None
@@ -56,22 +56,22 @@ def _add_bias(given: _Given, result: torch.Tensor, shape: Sequence[int]) -> Opti
     return torch.maximum((result - added).abs(), added.abs())
 
 
-def _of_layer_norm(given: _Given, result: torch.Tensor) -> Optional[torch.Tensor]:
+def _of_layer_norm(given: _NamedArguments, result: torch.Tensor) -> Optional[torch.Tensor]:
     bias = given.tensor("bias")
     return None if bias is None else _add_bias(given, result, bias.shape)
 
 
-def _of_channels(given: _Given, result: torch.Tensor) -> Optional[torch.Tensor]:
+def _of_channels(given: _NamedArguments, result: torch.Tensor) -> Optional[torch.Tensor]:
     return _add_bias(given, result, (1, -1) + (1,) * (result.dim() - 2))
 
 
-def _of_log_softmax(given: _Given, result: torch.Tensor) -> Optional[torch.Tensor]:
+def _of_log_softmax(given: _NamedArguments, result: torch.Tensor) -> Optional[torch.Tensor]:
     """Return what ``x - log(sum(exp(x)))`` is made of; the sum is rounded before its logarithm is taken, which is 0 for 1."""
     values = given.tensor("input")
     return None if values is None else torch.maximum(values.abs(), (values - result).abs()).clamp_(min=_BELOW_ONE)
 
 
-def _of_softmax(given: _Given, result: torch.Tensor) -> Optional[torch.Tensor]:
+def _of_softmax(given: _NamedArguments, result: torch.Tensor) -> Optional[torch.Tensor]:
     """Return the result times ``m - x``, the largest less the value: its exponential is off by as much as this is rounded."""
     values, dim = given.tensor("input"), given.number("dim", -1.0)
     if values is None:
@@ -80,28 +80,28 @@ def _of_softmax(given: _Given, result: torch.Tensor) -> Optional[torch.Tensor]:
     return torch.where(below.isfinite(), result * below.clamp(min=_BELOW_ONE), result)
 
 
-def _of_gelu(given: _Given, result: torch.Tensor) -> Optional[torch.Tensor]:
+def _of_gelu(given: _NamedArguments, result: torch.Tensor) -> Optional[torch.Tensor]:
     """Return half of ``x`` or the share of it that ``1 + erf`` leaves, whichever is larger."""
     values = given.tensor("input")
     return None if values is None else torch.maximum(result.abs(), (values - result).abs())
 
 
-def _of_one(_: _Given, result: torch.Tensor) -> Optional[torch.Tensor]:
+def _of_one(_: _NamedArguments, result: torch.Tensor) -> Optional[torch.Tensor]:
     """Return 1: a ``tanh`` is ``1 - e`` over ``1 + e``, a ``logsigmoid`` the logarithm of ``1 + e``."""
     return result.abs().clamp_(min=_BELOW_ONE)
 
 
-def _of_softplus(given: _Given, result: torch.Tensor) -> Optional[torch.Tensor]:
+def _of_softplus(given: _NamedArguments, result: torch.Tensor) -> Optional[torch.Tensor]:
     return result.abs().clamp_(min=_BELOW_ONE / given.number("beta", 1.0))
 
 
-def _of_elu(given: _Given, result: torch.Tensor) -> Optional[torch.Tensor]:
+def _of_elu(given: _NamedArguments, result: torch.Tensor) -> Optional[torch.Tensor]:
     """Return the constant that is subtracted from the exponential of negative numbers."""
     factor = abs(given.number("alpha", 1.0)) * _BELOW_ONE
     return torch.where(result < 0, result.abs().clamp(min=factor), result.abs())
 
 
-def _of_selu(_: _Given, result: torch.Tensor) -> Optional[torch.Tensor]:
+def _of_selu(_: _NamedArguments, result: torch.Tensor) -> Optional[torch.Tensor]:
     return torch.where(result < 0, result.abs().clamp(min=1.7580993408473766), result.abs())  # its scale times its alpha
 
 
@@ -130,7 +130,7 @@ _FUNCTIONS: Dict[str, Any] = {
     "selu": (_of_selu, "input"),
 }
 _PLACES = ("0", "")  # of the result among the outputs
-Compute = Callable[[_Given, torch.Tensor], Optional[torch.Tensor]]
+Compute = Callable[[_NamedArguments, torch.Tensor], Optional[torch.Tensor]]
 
 
 def find_inner_terms(
@@ -150,7 +150,7 @@ def find_inner_terms(
     compute, names = found
     result = results[index]
     try:
-        inner = compute(_Given(call, tensors, names.split()), result)
+        inner = compute(_NamedArguments(call, tensors, names.split()), result)
     except (CannotCompute, RuntimeError, TypeError, ValueError):  # arguments of another operator of this name
         return {}
     return {} if inner is None or inner.shape != result.shape else {index: inner}

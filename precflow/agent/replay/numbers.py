@@ -59,7 +59,7 @@ REAL_TYPES = {torch.complex32: torch.float16, torch.complex64: torch.float32, to
 """Complex element type -> type of its real and imaginary part."""
 
 
-class Format(NamedTuple):
+class FloatFormat(NamedTuple):
     """What rounding to an element type does.
 
     Attributes:
@@ -74,7 +74,7 @@ class Format(NamedTuple):
 
 
 @functools.lru_cache(maxsize=None)  # torch takes a microsecond for each of these facts, and every output asks
-def format_of(dtype: torch.dtype) -> Format:
+def format_of(dtype: torch.dtype) -> FloatFormat:
     """Return the format of a floating point type; of a complex one, that of its parts.
 
     >>> format_of(torch.bfloat16), format_of(torch.complex64).digits
@@ -83,10 +83,10 @@ def format_of(dtype: torch.dtype) -> Format:
     facts = torch.finfo(dtype)
     digits = 1 - round(math.log2(facts.eps))
     least = round(math.log2(facts.smallest_normal))
-    return Format(digits, least, 2.0**-digits)
+    return FloatFormat(digits, least, 2.0**-digits)
 
 
-def ulp_of(values: torch.Tensor, form: Format) -> torch.Tensor:
+def ulp_of(values: torch.Tensor, form: FloatFormat) -> torch.Tensor:
     """Return the distance of neighbours of an element type at finite float64 values; subnormal numbers share one.
 
     >>> ulp_of(torch.tensor([1.0, 1.99, 0.0], dtype=torch.float64), format_of(torch.float16)).tolist()
@@ -435,7 +435,7 @@ def _in_deviations(values: torch.Tensor, exact: torch.Tensor, deviation: torch.T
     return z
 
 
-def _deviation(block: _Flat, ulp: torch.Tensor, rms: float, form: Format) -> torch.Tensor:
+def _deviation(block: _Flat, ulp: torch.Tensor, rms: float, form: FloatFormat) -> torch.Tensor:
     """Return the standard deviation of a correct result at each place: its own rounding, and that of float32 inside."""
     inner = min(_INNER, form.unit)
     square = ulp.square().div_(12)

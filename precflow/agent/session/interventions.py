@@ -37,7 +37,7 @@ from precflow.agent.session.workload_model import map_tensors
 from precflow.agent.session.written_out import DEFINITIONS
 
 if TYPE_CHECKING:
-    from precflow.agent.request import Change
+    from precflow.agent.request import ArmChange
 
 CallId = Tuple[str, int, str, int]  # module, its number, operator, ordinal
 _RunChange = Callable[[torch.nn.Module, Any], ContextManager[Any]]
@@ -65,7 +65,7 @@ class Interventions:
     def __init__(
         self,
         model: torch.nn.Module,
-        changes: Sequence[Change],
+        changes: Sequence[ArmChange],
         is_quiet: Callable[[], bool] = lambda: False,
         uncast: Mapping[str, torch.Tensor] = MappingProxyType({}),
     ) -> None:
@@ -88,7 +88,7 @@ class Interventions:
         self._signatures = Signatures()
         self._undo = ExitStack()
 
-    def _add(self, record: str, change: Change) -> None:
+    def _add(self, record: str, change: ArmChange) -> None:
         identity = parse_identity(record)
         value = change.value.get(record, {}) if change.kind == "arguments" else change.value
         # Nothing can be changed inside backward: the forward of the module is, and autograd follows.

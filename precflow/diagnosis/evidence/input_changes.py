@@ -104,7 +104,7 @@ def _find_change(reference: Array, target: Array) -> InputChange | None:
     are_tokens = are_whole and not {reference.dtype.name, target.dtype.name} & {*_PICTURE_WORDS} and here.ndim <= 2
     if are_tokens and (found := _find_more_tokens(here, there) or _find_padding(here, there)):
         return found
-    sides = _Sides(here, there, _find_rounding(reference.dtype), _find_rounding(target.dtype), are_tokens)
+    sides = _BothInputs(here, there, _find_rounding(reference.dtype), _find_rounding(target.dtype), are_tokens)
     return sides.find_moved() or (None if sides.are_near else sides.find_scaled())
 
 
@@ -258,7 +258,7 @@ def _order_channels(count: int) -> tuple[list[int], list[int]]:
     return [*batch, *rest[1:], rest[0]], [*batch, rest[-1], *rest[:-1]]
 
 
-class _Sides:
+class _BothInputs:
     """Both inputs, and a sample of the target's places.
 
     Args:

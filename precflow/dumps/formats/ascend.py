@@ -71,7 +71,7 @@ NC1HWC0, FRACTAL_Z, FRACTAL_NZ, NDC1HWC0 = 3, 4, 29, 32
 _PLAIN_LAYOUTS = frozenset([0, 1, 2, 16, 30, 31])  # NCHW, NHWC, ND, HWCN, NCDHW, NDHWC: as the graph had it
 
 
-class Slot(NamedTuple):
+class FileTensor(NamedTuple):
     """One input or output of an operator in its file.
 
     Attributes:
@@ -260,7 +260,7 @@ def _read_operator(file: Path, step: int, rank: int, graph: Mapping[str, FusedOp
     except (ValueError, UnicodeDecodeError) as error:
         raise DumpError(f"{file.name} is damaged in its header: {error}") from error
     begin = _LENGTH + length
-    slots = list[Slot]()
+    slots = list[FileTensor]()
     for what, fields in [*(("input", each) for each in header.inputs), *(("output", each) for each in header.outputs)]:
         place = f"{what} {sum(slot.place.startswith(what) for slot in slots)}"
         slot = _place(file, place, fields, begin)
@@ -287,11 +287,11 @@ def _name(operator: str) -> str:
     return operator.replace("/", ".")
 
 
-def _describe(slot: Slot, index: str) -> ForeignTensor:
+def _describe(slot: FileTensor, index: str) -> ForeignTensor:
     return ForeignTensor(index, slot.dtype, slot.original, file=slot)
 
 
-def _place(file: Path, place: str, fields: _Fields, begin: int) -> Slot:
+def _place(file: Path, place: str, fields: _Fields, begin: int) -> FileTensor:
     dtype = _DTYPES.get(fields.dtype)
     if dtype is None:
         raise DumpError(f"{file.name}, {place}, at byte {begin}: elements of type {fields.dtype}, which is not read here")
@@ -304,7 +304,7 @@ def _place(file: Path, place: str, fields: _Fields, begin: int) -> Slot:
     original = fields.original if fields.original or fields.layout not in _PLAIN_LAYOUTS else fields.shape
     if fields.layout in _PLAIN_LAYOUTS and math.prod(original) == math.prod(fields.shape):
         original = fields.shape if not fields.original else fields.original
-    return Slot(
+    return FileTensor(
         file, place, dtype, fields.layout, fields.shape, original, begin, begin + fields.size, fields.operator, fields.output
     )
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from precflow.dumps.batches import NOTHING_GIVEN, Given, align_entries, compare_given
+from precflow.dumps.batches import NOTHING_GIVEN, GivenInputs, align_entries, compare_given
 from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.origins import Origins, parse_name
 from precflow.dumps.protocol import Dump
@@ -53,7 +53,7 @@ class SameStart(DerivedDump):
     """
 
     def __init__(
-        self, whole: Dump, header: Header, given: Given, end: End | None = None, model_calls: ModelCalls = NOTHING_FURTHER
+        self, whole: Dump, header: Header, given: GivenInputs, end: End | None = None, model_calls: ModelCalls = NOTHING_FURTHER
     ) -> None:
         super().__init__(RenumberedModelCalls(whole, model_calls) if model_calls.modules else whole, header)
         self.model_calls = model_calls
@@ -108,7 +108,7 @@ def _pair_contents(here: Header, there: Header) -> list[tuple[ContentEntries, Co
     return [(here.inputs, there.inputs), (here.weights, there.weights)]
 
 
-def _find_end(dump: Dump, inputs: ContentEntries, given: Given, calls: ModelCalls) -> End | None:
+def _find_end(dump: Dump, inputs: ContentEntries, given: GivenInputs, calls: ModelCalls) -> End | None:
     """Return where a dump ends; ``None`` if no input differs, or none of its models' calls comes before the first that does."""
     start = given.start
     parts = parse_name(start.name) if start is not None else None

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from precflow.agent.failures import AgentError
-from precflow.agent.request import Change
+from precflow.agent.request import ArmChange
 from precflow.agent.session.interventions import Interventions
 from precflow.agent.session.written_out import DEFINITIONS
 
@@ -57,7 +57,7 @@ SECOND = "(model)/layer_norm.1/forward.output.0"
 
 
 def test_an_argument_of_one_call_is_replaced_by_its_parameter_name(model, values):
-    change = Change("arguments", {SECOND: {"eps": "1e-05"}}, (SECOND,))
+    change = ArmChange("arguments", {SECOND: {"eps": "1e-05"}}, (SECOND,))
     seen, interventions = outputs_of(model, values, change)
     first = functional.layer_norm(values, (16,), None, None, 0.5)
     second = functional.layer_norm(first * 0.01, (16,), None, None, 1e-5)
@@ -67,7 +67,7 @@ def test_an_argument_of_one_call_is_replaced_by_its_parameter_name(model, values
 
 def test_a_module_s_record_changes_every_operator_inside_it_and_no_other(model, values):
     before, _ = outputs_of(model.bfloat16(), values.bfloat16())
-    seen, interventions = outputs_of(model, values.bfloat16(), Change("dtype", "float32", ("norm/forward.output.0",)))
+    seen, interventions = outputs_of(model, values.bfloat16(), ArmChange("dtype", "float32", ("norm/forward.output.0",)))
     assert interventions.changed == 1
     assert seen["norm"].dtype == torch.bfloat16
     exact = functional.layer_norm(
@@ -112,15 +112,15 @@ def test_gelu_does_not_cancel_where_it_goes_to_0():
 
 def test_written_out_in_16_bits_is_computed_in_float32_and_rounded_once(model, values):
     model = model.bfloat16()
-    seen, _ = outputs_of(model, values.bfloat16(), Change("operator", "written_out", (NORM,)))
-    float32, _ = outputs_of(model, values.bfloat16(), Change("dtype", "float32", (NORM,)))
+    seen, _ = outputs_of(model, values.bfloat16(), ArmChange("operator", "written_out", (NORM,)))
+    float32, _ = outputs_of(model, values.bfloat16(), ArmChange("dtype", "float32", (NORM,)))
     assert seen["norm"].dtype == torch.bfloat16
     assert (seen["norm"] != float32["norm"]).float().mean() < 0.02  # where the two round a tie otherwise
 
 
 def test_an_operator_without_a_definition_says_so(model, values):
     with pytest.raises(AgentError, match="no definition of linear is written out"):
-        outputs_of(model, values, Change("operator", "written_out", ("project/linear.0/forward.output.0",)))
+        outputs_of(model, values, ArmChange("operator", "written_out", ("project/linear.0/forward.output.0",)))
 
 
 def test_results_of_operators_in_place_reach_the_tensors_that_they_write_to():
@@ -131,14 +131,14 @@ def test_results_of_operators_in_place_reach_the_tensors_that_they_write_to():
             return hidden
 
     one = torch.ones(4, dtype=torch.bfloat16)
-    seen, _ = outputs_of(InPlace(), one, Change("dtype", "float32", ("(model)/add_.0/forward.output.0",)))
+    seen, _ = outputs_of(InPlace(), one, ArmChange("dtype", "float32", ("(model)/add_.0/forward.output.0",)))
     assert torch.equal(seen[""], (one.float() + 1e-3).bfloat16())
 
 
 def test_running_statistics_of_a_batch_norm_are_kept_in_their_own_type():
     model = nn.BatchNorm1d(4).to(torch.bfloat16).train()
     values = torch.randn(32, 4).bfloat16()
-    outputs_of(model, values, Change("dtype", "float32", ("(model)/batch_norm.0/forward.output.0",)))
+    outputs_of(model, values, ArmChange("dtype", "float32", ("(model)/batch_norm.0/forward.output.0",)))
     assert model.running_mean.dtype == torch.bfloat16
     assert model.running_mean.abs().sum() > 0
 
@@ -149,14 +149,16 @@ def test_aten_operators_are_changed_below_autograd(model, values):
             return values.softmax(-1)
 
     values = values.bfloat16()
-    seen, interventions = outputs_of(Only(), values, Change("dtype", "float32", ("(model)/aten.softmax.0/forward.output.0",)))
+    seen, interventions = outputs_of(
+        Only(), values, ArmChange("dtype", "float32", ("(model)/aten.softmax.0/forward.output.0",))
+    )
     assert interventions.changed == 1
     assert torch.equal(seen[""], values.float().softmax(-1).bfloat16())
 
 
 def test_gradients_flow_through_a_changed_call(model, values):
     model = model.bfloat16()
-    with Interventions(model, [Change("dtype", "float32", (NORM,))]):
+    with Interventions(model, [ArmChange("dtype", "float32", (NORM,))]):
         model(values.bfloat16()).sum().backward()
     assert model.norm.weight.grad.dtype == torch.bfloat16
     assert model.norm.weight.grad.abs().sum() > 0
@@ -165,7 +167,7 @@ def test_gradients_flow_through_a_changed_call(model, values):
 @pytest.mark.parametrize(("kind", "value"), [("layout", "contiguous"), ("padded_to", 16), ("device", "cpu")])
 def test_layout_padding_and_place_leave_values_as_they_are(model, values, kind, value):
     before, _ = outputs_of(model, values)
-    seen, interventions = outputs_of(model, values, Change(kind, value, ("project/linear.0/forward.output.0",)))
+    seen, interventions = outputs_of(model, values, ArmChange(kind, value, ("project/linear.0/forward.output.0",)))
     assert interventions.changed == 1
     torch.testing.assert_close(seen["project"], before["project"], rtol=1e-6, atol=1e-6)
 
@@ -180,7 +182,7 @@ def test_padding_reaches_the_kernel_and_is_cut_off_again(model, values):
             return func(*args, **(kwargs or {}))
 
     with Watch():
-        seen, _ = outputs_of(model, values, Change("padded_to", 16, ("project/linear.0/forward.output.0",)))
+        seen, _ = outputs_of(model, values, ArmChange("padded_to", 16, ("project/linear.0/forward.output.0",)))
     assert shapes == [(16, 16)]
     assert seen["project"].shape == (5, 16)
 
@@ -199,7 +201,7 @@ def test_padding_leaves_the_bias_as_it_is(values, call, name):
         def forward(self, values):
             return call(values)
 
-    seen, interventions = outputs_of(Product(), values, Change("padded_to", 16, (f"(model)/{name}.0/forward.output.0",)))
+    seen, interventions = outputs_of(Product(), values, ArmChange("padded_to", 16, (f"(model)/{name}.0/forward.output.0",)))
     assert interventions.changed == 1
     torch.testing.assert_close(seen[""], call(values))
 
@@ -222,7 +224,7 @@ def test_a_mask_is_converted_and_masks_the_same(value, dtype):
     mask = torch.ones(5, 5).tril().bool()
     given = mask if value == "additive" else torch.zeros(5, 5).masked_fill(~mask, torch.finfo(torch.float32).min)
     plain = Attention()(query, given)
-    change = Change("mask", value, ("(model)/scaled_dot_product_attention.0/forward.output.0",))
+    change = ArmChange("mask", value, ("(model)/scaled_dot_product_attention.0/forward.output.0",))
     with Watch(), Interventions(model := Attention(), [change]):
         torch.testing.assert_close(model(query, given), plain)
     assert kinds == [dtype]
@@ -232,7 +234,7 @@ def test_switches_are_put_back(model):
     before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.allow_tf32
     try:
         torch.set_float32_matmul_precision("high")
-        with Interventions(model, [Change("switches", ["full_precision", "deterministic"], ())]):
+        with Interventions(model, [ArmChange("switches", ["full_precision", "deterministic"], ())]):
             assert torch.get_float32_matmul_precision() == "highest"
             assert torch.are_deterministic_algorithms_enabled()
             assert not torch.backends.cudnn.allow_tf32
@@ -248,7 +250,7 @@ def test_attention_of_transformers_is_computed_eagerly_and_put_back(model):
         _attn_implementation = "sdpa"
 
     model.config = Config()
-    with Interventions(model, [Change("attention", "eager", ())]):
+    with Interventions(model, [ArmChange("attention", "eager", ())]):
         assert model.config._attn_implementation == "eager"
     assert model.config._attn_implementation == "sdpa"
 
@@ -256,7 +258,7 @@ def test_attention_of_transformers_is_computed_eagerly_and_put_back(model):
 def test_a_model_without_such_a_configuration_says_so(model):
     with (
         pytest.raises(AgentError, match="no module has a configuration"),
-        Interventions(model, [Change("attention", "eager", ())]),
+        Interventions(model, [ArmChange("attention", "eager", ())]),
     ):
         pass
 
@@ -265,13 +267,13 @@ def test_a_model_whose_attention_is_eager_already_says_so(model):
     model.config = type("Config", (), {"_attn_implementation": "eager"})()
     with (
         pytest.raises(AgentError, match="in single operators already"),
-        Interventions(model, [Change("attention", "eager", ())]),
+        Interventions(model, [ArmChange("attention", "eager", ())]),
     ):
         pass
 
 
 def test_calls_that_never_ran_are_an_error_and_hooks_are_gone(model, values):
-    _, interventions = outputs_of(model, values, Change("dtype", "float64", ("norm/gelu.0/forward.output.0",)))
+    _, interventions = outputs_of(model, values, ArmChange("dtype", "float64", ("norm/gelu.0/forward.output.0",)))
     with pytest.raises(AgentError, match="none of its calls ran"):
         interventions.check_acted()
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
@@ -279,7 +281,7 @@ def test_calls_that_never_ran_are_an_error_and_hooks_are_gone(model, values):
 
 @pytest.mark.parametrize(
     ("change", "rows"),
-    [(Change("dtype", "float32", (NORM,)), 5), (Change("padded_to", 16, ("project/linear.0/forward.output.0",)), 16)],
+    [(ArmChange("dtype", "float32", (NORM,)), 5), (ArmChange("padded_to", 16, ("project/linear.0/forward.output.0",)), 16)],
 )
 def test_a_change_that_finds_everything_as_it_would_have_it_proves_nothing(model, change, rows):
     _, interventions = outputs_of(model, torch.ones(rows, 16), change)
@@ -295,12 +297,12 @@ def test_a_mask_of_the_wanted_kind_is_no_change():
 
     record = "(model)/scaled_dot_product_attention.0/forward.output.0"
     model, values = Masked(), torch.randn(1, 5, 16)
-    assert outputs_of(model, values, Change("mask", "additive", (record,)))[1].changed == 0
-    assert outputs_of(model, values, Change("mask", "boolean", (record,)))[1].changed == 1
+    assert outputs_of(model, values, ArmChange("mask", "additive", (record,)))[1].changed == 0
+    assert outputs_of(model, values, ArmChange("mask", "boolean", (record,)))[1].changed == 1
 
 
 def test_each_step_counts_its_calls_anew(model, values):
-    change = Change("arguments", {SECOND: {"eps": "1e-05"}}, (SECOND,))
+    change = ArmChange("arguments", {SECOND: {"eps": "1e-05"}}, (SECOND,))
     interventions = Interventions(model, [change])
     with torch.no_grad():
         results = []

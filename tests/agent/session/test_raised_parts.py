@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from precflow.agent.failures import AgentError
-from precflow.agent.request import Change
+from precflow.agent.request import ArmChange
 from precflow.agent.session.interventions import Interventions
 from precflow.agent.session.raised_parts import parts_in
 
@@ -50,7 +50,7 @@ def model():
 
 
 def raised(**value):
-    return [Change("part", {"modules": ["part"], **value}, ())]
+    return [ArmChange("part", {"modules": ["part"], **value}, ())]
 
 
 def test_a_wide_part_has_the_weights_of_before_the_cast_and_its_neighbours_see_their_own_type(model):
@@ -89,7 +89,7 @@ def test_a_part_without_weights_takes_its_type_from_what_it_is_given():
     seen = []
     model[1].register_forward_hook(lambda _, given, output: seen.append((given[0].dtype, output.dtype)))
     values = torch.rand(64).half()
-    with Interventions(model, [Change("part", {"modules": ["1"], "dtype": "float32"}, ())]):
+    with Interventions(model, [ArmChange("part", {"modules": ["1"], "dtype": "float32"}, ())]):
         found = model(values)
     assert seen == [(torch.float16, torch.float16)]
     assert torch.equal(found, values.float().softmax(-1).half())
@@ -105,6 +105,6 @@ def test_what_names_no_part_or_no_change_is_refused(value):
 
 
 def test_a_part_that_is_not_there_is_refused(model):
-    change = Change("part", {"modules": ["parts"], "device": "cpu"}, ())
+    change = ArmChange("part", {"modules": ["parts"], "device": "cpu"}, ())
     with pytest.raises(AgentError, match="the model has no part parts"), Interventions(model, [change]):
         pass

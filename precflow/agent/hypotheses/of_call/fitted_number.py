@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 import torch
 
-from precflow.agent.hypotheses.arguments import Given, Other
+from precflow.agent.hypotheses.arguments import CallArguments, Other
 from precflow.agent.hypotheses.subject import Candidate, Hypothesis, Subject
 from precflow.agent.replay import operators
 from precflow.agent.replay.calls import CannotCompute, RecordedCall
@@ -130,7 +130,7 @@ def _fit(compute: Callable[[float], Results], target: Tensors, near: float) -> O
 
 
 def _list_families(call: RecordedCall) -> List[Family]:
-    given = Given(call)
+    given = CallArguments(call)
     found: List[Family] = []
     for names, place, default in _NUMBERS.get(call.operator.rstrip("_"), ()):
         try:
@@ -148,11 +148,11 @@ def _list_families(call: RecordedCall) -> List[Family]:
     return found
 
 
-def _scale_of_attention(given: Given) -> float:
+def _scale_of_attention(given: CallArguments) -> float:
     return 1 / math.sqrt(given.shape("query", 0)[-1])
 
 
-def _normalize_otherwise(given: Given) -> List[Family]:
+def _normalize_otherwise(given: CallArguments) -> List[Family]:
     """Return the forms of a ``normalize`` whose constant is added, to the norm or under the root, in place of bounding it."""
     try:
         path, power = given.path("input", 0), float(given.value("p", 1, default=2.0))

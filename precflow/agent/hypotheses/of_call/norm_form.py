@@ -8,7 +8,7 @@ from typing import Iterator, Optional
 
 import torch
 
-from precflow.agent.hypotheses.arguments import Given
+from precflow.agent.hypotheses.arguments import CallArguments
 from precflow.agent.hypotheses.subject import Candidate, Hypothesis, Subject
 
 _AFFINE = frozenset("layer_norm rms_norm group_norm".split())  # with weight and bias at the same places
@@ -25,7 +25,7 @@ def propose(subject: Subject) -> Iterator[Candidate]:
         groups = int(subject.value(1, "num_groups", 1))
         for other in sorted({groups // 2, groups * 2, 1, x.shape[1]} - {0, groups}):
             if x.shape[1] % other == 0:
-                call = Given(subject.call).replaced("num_groups", 1, other)
+                call = CallArguments(subject.call).replaced("num_groups", 1, other)
                 yield Candidate("other_groups", subject.give(functools.partial(subject.compute, call=call)))
     elif subject.name == "layer_norm":
         yield Candidate("not_centred", subject.give(_leave_mean(subject, x)))

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import torch
 from torch.nn import functional
 
-from precflow.agent.hypotheses.arguments import Given, Other, Tensors
+from precflow.agent.hypotheses.arguments import CallArguments, Other, Tensors
 from precflow.agent.hypotheses.subject import Candidate, Hypothesis, Subject
 from precflow.agent.replay.calls import CannotCompute, RecordedCall
 
@@ -30,19 +30,19 @@ def propose(subject: Subject) -> Iterator[Candidate]:
 
 def list_others(call: RecordedCall) -> List[Other]:
     """Return the calls to try, in the order of the table; none for other functions."""
-    given = Given(call)
+    given = CallArguments(call)
     return [other for way in _TABLE.get(call.operator.rstrip("_"), ()) for other in _vary(way, given)]
 
 
-def _vary(way: Way, given: Given) -> Iterator[Other]:
+def _vary(way: Way, given: CallArguments) -> Iterator[Other]:
     try:
         yield from way(given)
     except (CannotCompute, IndexError, TypeError, ValueError):  # an argument of a form that is not known here
         return
 
 
-Way = Callable[[Given], Iterable[Other]]
-Values = Callable[[Given, Any], Iterable[Any]]
+Way = Callable[[CallArguments], Iterable[Other]]
+Values = Callable[[CallArguments, Any], Iterable[Any]]
 
 
 def argument(names: str, place: int, default: Any, others: Values) -> Way:
@@ -55,7 +55,7 @@ def argument(names: str, place: int, default: Any, others: Values) -> Way:
         others: Returns other values.
     """
 
-    def vary(given: Given) -> Iterator[Other]:
+    def vary(given: CallArguments) -> Iterator[Other]:
         """Yield the calls with other values."""
         recorded = given.value(names, place, default=default)
         for value in others(given, recorded):
@@ -68,12 +68,12 @@ def argument(names: str, place: int, default: Any, others: Values) -> Way:
 # Other values.
 
 
-def flip(_: Given, value: Any) -> Iterable[Any]:
+def flip(_: CallArguments, value: Any) -> Iterable[Any]:
     """The other one of true and false."""
     return (not value,)
 
 
-def either(_: Given, value: Any) -> Iterable[Any]:
+def either(_: CallArguments, value: Any) -> Iterable[Any]:
     """True and false, of an argument that may be ``None`` too."""
     return [other for other in (True, False) if other is not value]
 
@@ -83,17 +83,17 @@ def among(*values: Any) -> Values:
     return lambda _, value: [other for other in values if other != value]
 
 
-def beside(_: Given, value: Any) -> Iterable[Any]:
+def beside(_: CallArguments, value: Any) -> Iterable[Any]:
     """The whole numbers beside it, and 0."""
     return dict.fromkeys([value + 1, value - 1, *([0] if value else [])])
 
 
-def negative(_: Given, value: Any) -> Iterable[Any]:
+def negative(_: CallArguments, value: Any) -> Iterable[Any]:
     """Its negative, of each number of a list."""
     return [[-each for each in value] if isinstance(value, (list, tuple)) else -value]
 
 
-def axes(given: Given, value: Any) -> Iterable[Any]:
+def axes(given: CallArguments, value: Any) -> Iterable[Any]:
     """The other axes of the first tensor, the last and the first ones before those between; none where several are given."""
     count = len(given.shape("input self", 0))
     several = isinstance(value, (list, tuple))
@@ -104,7 +104,7 @@ def axes(given: Given, value: Any) -> Iterable[Any]:
     return [[axis] if several else axis for axis in others]
 
 
-def reductions(given: Given, value: Any) -> Iterable[Any]:
+def reductions(given: CallArguments, value: Any) -> Iterable[Any]:
     """Mean and sum; operators of aten have numbers for them."""
     if given.call.level == "operator":
         return [number for number in (1, 2) if number != value]
@@ -113,7 +113,7 @@ def reductions(given: Given, value: Any) -> Iterable[Any]:
 
 
 def _reduction(place: int) -> Way:
-    def vary(given: Given) -> Iterator[Other]:
+    def vary(given: CallArguments) -> Iterator[Other]:
         """Yield the other reductions."""
         default = 1 if given.call.level == "operator" else "mean"
         yield from argument("reduction", place, default, reductions)(given)
@@ -132,7 +132,7 @@ def switch(names: str, place: int, *, default: Optional[bool] = None) -> Way:
 def without(name: str, place: int) -> Way:
     """A tensor that has no effect, as if it were ``None``."""
 
-    def vary(given: Given) -> Iterator[Other]:
+    def vary(given: CallArguments) -> Iterator[Other]:
         """Yield the call without it."""
         path = given.path(name, place)
         call = given.call._replace(arguments={**given.call.arguments, path: "None"})
@@ -148,7 +148,7 @@ def _drop(path: str, tensors: Tensors) -> Dict[str, torch.Tensor]:
 def inverted(name: str, place: int) -> Way:
     """A mask of true and false that is read the other way round."""
 
-    def vary(given: Given) -> Iterator[Other]:
+    def vary(given: CallArguments) -> Iterator[Other]:
         """Yield the call with the other mask."""
         change = functools.partial(_invert, given.path(name, place))
         yield Other(name, "the mask", "its inverse", given.call, change)
@@ -165,7 +165,7 @@ def _invert(path: str, tensors: Tensors) -> Dict[str, torch.Tensor]:
 def exclusive(neutral: float) -> Way:
     """A running sum or product without the element itself."""
 
-    def vary(given: Given) -> Iterator[Other]:
+    def vary(given: CallArguments) -> Iterator[Other]:
         """Yield the call with all elements one place later, and a neutral one first."""
         axis = given.value("dim", 1, default=None)
         change = functools.partial(_shift, given.path("input self", 0), axis, neutral)
@@ -183,7 +183,7 @@ def _shift(path: str, axis: int, neutral: float, tensors: Tensors) -> Dict[str, 
 def summed_in(name: str) -> Way:
     """A running sum that is kept in a narrower type."""
 
-    def vary(given: Given) -> Iterator[Other]:
+    def vary(given: CallArguments) -> Iterator[Other]:
         """Yield the sum that is rounded to the type after each element."""
         axis = given.value("dim", 1, default=None)
         compute = functools.partial(_sum_in, getattr(torch, name), given.path("input self", 0), axis)
@@ -209,7 +209,7 @@ def order_gates(names: str, weights: int) -> Way:
         weights: Place of the first weight, or of the list of weights.
     """
 
-    def vary(given: Given) -> Iterator[Other]:
+    def vary(given: CallArguments) -> Iterator[Other]:
         """Yield the calls whose weights have their parts in another order."""
         paths = given.find_from(weights)
         for order in itertools.permutations(range(len(names))):
@@ -228,7 +228,7 @@ def _order(paths: Sequence[str], order: Sequence[int], tensors: Tensors) -> Dict
     return changed
 
 
-def turn_kernel(given: Given) -> Iterator[Other]:
+def turn_kernel(given: CallArguments) -> Iterator[Other]:
     """A kernel of a convolution that is mirrored along its axes of space, or has these, or its channels, exchanged."""
     if given.value("transposed", -1, default=False):
         return
@@ -270,7 +270,7 @@ def _pad(path: str, sides: Sequence[Tuple[int, int]], mode: str, fill: float, te
     return {**tensors, path: padded}
 
 
-def pad_otherwise(given: Given) -> Iterator[Other]:
+def pad_otherwise(given: CallArguments) -> Iterator[Other]:
     """A convolution whose borders are padded with other values, or one place more at one end than at the other."""
     if given.value("transposed", -1, default=False):
         return
@@ -290,7 +290,7 @@ def pad_otherwise(given: Given) -> Iterator[Other]:
         yield Other("padding", repr(recorded), text, call, functools.partial(_pad, path, moved, "constant", 0.0))
 
 
-def _find_padding(given: Given, recorded: Any, count: int) -> List[int]:
+def _find_padding(given: CallArguments, recorded: Any, count: int) -> List[int]:
     """Return how many places a convolution pads at both ends of each axis."""
     if recorded == "valid":
         return [0] * count
@@ -303,7 +303,7 @@ def _find_padding(given: Given, recorded: Any, count: int) -> List[int]:
 def dilate_otherwise(padding: int, dilation: int) -> Way:
     """A kernel whose elements stand closer or farther apart around the same middle, so that the shape stays."""
 
-    def vary(given: Given) -> Iterator[Other]:
+    def vary(given: CallArguments) -> Iterator[Other]:
         """Yield the calls with one step less, and one more."""
         if given.value("transposed", -1, default=False):
             return
@@ -314,21 +314,21 @@ def dilate_otherwise(padding: int, dilation: int) -> Way:
             moved = [place + more * (size - 1) // 2 for size, place in zip(sizes, places)]
             if min(moved) < 0 or min(steps) + more < 1:
                 continue
-            spread = Given(given.replaced("padding", padding, moved))
+            spread = CallArguments(given.replaced("padding", padding, moved))
             value = [step + more for step in steps]
             yield Other("dilation", repr(recorded), repr(value), spread.replaced("dilation", dilation, value))
 
     return vary
 
 
-def _find_kernel(given: Given) -> List[int]:
+def _find_kernel(given: CallArguments) -> List[int]:
     if "pool" in given.call.operator:
         count = int(given.call.operator.partition("pool")[2][:1])
         return _expand(given.value("kernel_size", 1, default=None), count)
     return list(given.shape("weight", 1)[2:])
 
 
-def fill_maximum(given: Given) -> Iterator[Other]:
+def fill_maximum(given: CallArguments) -> Iterator[Other]:
     """A maximum whose border counts as 0 in place of minus infinity."""
     sizes = _expand(given.value("padding", 3, default=0), len(_find_kernel(given)))
     if any(sizes):
@@ -337,20 +337,20 @@ def fill_maximum(given: Given) -> Iterator[Other]:
         yield Other("padding_value", "-inf", "0", call, change)
 
 
-def interpolate_otherwise(given: Given) -> Iterator[Other]:
+def interpolate_otherwise(given: CallArguments) -> Iterator[Other]:
     """Another mode of an interpolation, whose corners are not aligned; modes that fit the number of axes."""
     recorded = given.value("mode", 3, default="nearest")
     of_axes = {3: ("linear", "area"), 4: ("bilinear", "bicubic", "area"), 5: ("trilinear", "area")}
     fitting = of_axes.get(len(given.shape("input", 0)), ())
-    plain = Given(given.replaced("align_corners", 4, None))
+    plain = CallArguments(given.replaced("align_corners", 4, None))
     if given.value("antialias", 6, default=False):
-        plain = Given(plain.replaced("antialias", 6, value=False))
+        plain = CallArguments(plain.replaced("antialias", 6, value=False))
     for mode in ("nearest", "nearest-exact", *fitting):
         if mode != recorded:
             yield Other("mode", repr(recorded), repr(mode), plain.replaced("mode", 3, mode))
 
 
-def correct_otherwise(given: Given) -> Iterator[Other]:
+def correct_otherwise(given: CallArguments) -> Iterator[Other]:
     """A variance that is divided by n in place of n - 1, or the other way round."""
     arguments = given.call.arguments
     if "correction" in arguments or given.call.level == "operator":
@@ -360,16 +360,16 @@ def correct_otherwise(given: Given) -> Iterator[Other]:
     yield from switch("unbiased", place, default=True)(given)
 
 
-def limit_otherwise(given: Given) -> Iterator[Other]:
+def limit_otherwise(given: CallArguments) -> Iterator[Other]:
     """Both limits of a hardtanh: those of its default, or of a relu6."""
     recorded = given.value("min_val", 1, default=-1.0), given.value("max_val", 2, default=1.0)
     for low, high in ((-1.0, 1.0), (0.0, 6.0)):
         if low != recorded[0] and high != recorded[1]:
-            call = Given(given.replaced("min_val", 1, low)).replaced("max_val", 2, high)
+            call = CallArguments(given.replaced("min_val", 1, low)).replaced("max_val", 2, high)
             yield Other("min_val, max_val", repr(recorded), repr((low, high)), call)
 
 
-def pad_sides_otherwise(given: Given) -> Iterator[Other]:
+def pad_sides_otherwise(given: CallArguments) -> Iterator[Other]:
     """The places at the ends of the axes: the two ends exchanged, moved by one, or the axes counted from the first."""
     recorded = list(given.value("pad padding", 1, default=None))
     pairs = [recorded[start : start + 2] for start in range(0, len(recorded), 2)]

@@ -7,7 +7,7 @@ from typing import Iterator
 
 import torch
 
-from precflow.agent.hypotheses.arguments import Given
+from precflow.agent.hypotheses.arguments import CallArguments
 from precflow.agent.hypotheses.subject import Candidate, Hypothesis, Subject
 
 
@@ -20,7 +20,7 @@ def propose(subject: Subject) -> Iterator[Candidate]:
     yield Candidate("uniform", subject.give(torch.full_like(subject.right, 1.0 / scores.shape[axis])))
     for other in range(scores.dim()):
         if other != axis % scores.dim():
-            call = Given(subject.call).replaced("dim", 1, other)
+            call = CallArguments(subject.call).replaced("dim", 1, other)
             yield Candidate("other_axis", subject.give(functools.partial(subject.compute, call=call)))
     zero = (subject.made == 0.0).all(dim=0) if scores.dim() == 1 else (subject.made == 0.0).flatten(0, -2).all(dim=0)
     count = 0 if zero.all() else int(zero.flip(0).to(torch.int8).argmin())

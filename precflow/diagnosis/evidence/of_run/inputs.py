@@ -12,7 +12,7 @@ from precflow.comparison.estimated.kept_evidence import load_kept
 from precflow.diagnosis.evidence.input_changes import LARGEST, InputChange, find_input_change
 from precflow.diagnosis.evidence.input_sketches import find_scaled_sketch
 from precflow.diagnosis.evidence.pieces import Evidence
-from precflow.dumps.batches import CHOICE, ELSEWHERE, DifferentInput, Given, find_given, is_whole
+from precflow.dumps.batches import CHOICE, ELSEWHERE, DifferentInput, GivenInputs, find_given, is_whole
 from precflow.dumps.dtypes import is_floating
 from precflow.environment.reproduction import describe_further, describe_tied
 from precflow.errors import DumpError
@@ -81,7 +81,7 @@ def gather(run: Comparison) -> dict[str, Any]:
     return describe_given(given, _find_changes(run, given))
 
 
-def _find_changes(run: Comparison, given: Given) -> dict[str, InputChange]:
+def _find_changes(run: Comparison, given: GivenInputs) -> dict[str, InputChange]:
     """Return name -> change of the first inputs, as far as each of them is explained."""
     changes: dict[str, InputChange] = {}
     for each in given.different[:_EXPLAINED]:
@@ -103,7 +103,7 @@ def _find_change(run: Comparison, one: Record, two: Record) -> InputChange | Non
     return find_scaled_sketch(load_kept(one, run.reference), load_kept(two, run.target))
 
 
-def describe_given(given: Given, changes: Mapping[str, InputChange] = MappingProxyType({})) -> dict[str, Any]:
+def describe_given(given: GivenInputs, changes: Mapping[str, InputChange] = MappingProxyType({})) -> dict[str, Any]:
     """Return the evidence by the names of ``EVIDENCE``; empty if nothing differs.
 
     Args:
