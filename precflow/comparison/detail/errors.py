@@ -7,6 +7,7 @@ an :class:`Errors`, and these are added up.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ from precflow.comparison.fused.kernel import PairFacts, pair_facts
 from precflow.comparison.fused.ulp_distance import has_equal_bits, ulp_distances
 from precflow.comparison.fused.value_classes import BoolArray, FloatPair, Floats, classify_pairs, widen
 
+LARGEST_FLOAT = sys.float_info.max
+"""Stands for the difference of two numbers of float64 that are further apart."""
 _NEAR = 1 << 12  # distances below are first counted by value: ten times faster than searching the class of each element
 _EDGES = np.array([0, *(1 << power for power in range(64)), (1 << 64) - 1], np.uint64)  # largest distance of each class
 MOST = 10  # worst elements that are kept
@@ -214,11 +217,11 @@ def measure_box(found: Differences, box: Box, sums: AxisSums, largest: float, be
         box: Where the box lies.
         sums: Sums along the axes; changed.
         largest: Largest ``|x - y|`` of the whole tensor. Errors are divided by a power of two close to it before they are
-            squared, so that no square overflows.
+            squared, so that no square overflows. A difference that itself overflows counts as the largest float64.
         before: Errors of earlier boxes; elements that cannot be among the worst of them are skipped.
     """
-    exponent = math.frexp(largest)[1]
-    scaled = np.ldexp(found.distance, -exponent)
+    exponent = math.frexp(min(largest, LARGEST_FLOAT))[1]
+    scaled = np.ldexp(np.minimum(found.distance, LARGEST_FLOAT), -exponent)
     sums.add(box, scaled * scaled)
     usable = found.magnitude >= found.smallest if found.smallest else found.magnitude > 0
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

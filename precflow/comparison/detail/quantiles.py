@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.comparison.detail.description import as_reals
+from precflow.comparison.detail.errors import LARGEST_FLOAT
 from precflow.comparison.fused.kernel import pair_facts
 from precflow.comparison.fused.value_classes import widen
 from precflow.dumps.mapped_pages import release
@@ -68,7 +69,8 @@ def compare_quantiles(reference: npt.NDArray[Any], target: npt.NDArray[Any]) -> 
     left, right = left[usable], right[usable]
     if not left.size:
         return None
-    found = np.abs(right - left)
+    with np.errstate(over="ignore"):
+        found = np.minimum(np.abs(right - left), LARGEST_FLOAT)
     if not found.any():
         return None
     # A number from 2^e to 2^(e + 1) is off by up to 2^(e - digits) once it is rounded; frexp's exponent is e + 1.

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from precflow.comparison.detail.detail import examine
+from precflow.comparison.detail.quantiles import compare_quantiles
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES
 
 SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
@@ -105,6 +106,19 @@ def test_the_largest_numbers_do_not_overflow():
     found = examine(large, large / 2)
     assert math.isfinite(found.axes[0].top[0][2])
     assert sum(found.axes[1].profile) == pytest.approx(1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_difference_that_overflows_is_where_the_error_is():
+    reference, target = np.ones((4, 6)), np.ones((4, 6))
+    reference[1, 2], target[1, 2], target[0, 0] = 1.7e308, -1.7e308, 3.0
+    found = examine(reference, target)
+    assert found.heat.shares[1][2] == 1.0
+    assert sum(map(sum, found.heat.shares)) == pytest.approx(1.0)
+    quantiles = compare_quantiles(reference, target)
+    assert quantiles.found[0] == 0.0
+    assert quantiles.found[-1] == np.finfo(np.float64).max
+
 
 
 def test_other_shapes_are_refused():
