@@ -2,6 +2,7 @@
 
     python benchmarks/foreign.py                    a tensor dump of about 1 GB a side, and 200 000 entries of statistics
     python benchmarks/foreign.py --gigabytes 2      a larger tensor dump
+    python benchmarks/foreign.py --width 2048       fewer and larger tensors: 5.7 MB on average, of 0.9 MB with 512
     python benchmarks/foreign.py --json             one object on stdout
 
 Both dumps are made here by msprobe (``pip install mindstudio-probe``): one training step of a text encoder, level mix, the
@@ -62,14 +63,14 @@ def main() -> None:
     """Make the dumps, run both tools on them and print what they took."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--gigabytes", type=float, default=1.0, help="of a side, roughly")
-    options.add_argument("--entries", type=int, default=_ENTRIES)
+    options.add_argument("--width", type=int, default=512, help="of the model: the larger, the fewer tensors")
+    options.add_argument("--entries", type=int, default=_ENTRIES, help="0: no statistics")
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="precflow-foreign-") as scratch:
-        found = {
-            "tensors": compare_tensors(Path(scratch), chosen.gigabytes),
-            "statistics": compare_statistics(Path(scratch), chosen.entries),
-        }
+        found = {"tensors": compare_tensors(Path(scratch), chosen.gigabytes, chosen.width)}
+        if chosen.entries:
+            found["statistics"] = compare_statistics(Path(scratch), chosen.entries)
     if chosen.json:
         print(json.dumps(found, indent=1))
         return
@@ -83,12 +84,17 @@ def main() -> None:
         print(f"   msprobe takes {times[0]:.1f} times as long, and {times[1]:.1f} times the processor")
 
 
-def compare_tensors(scratch: Path, gigabytes: float) -> dict[str, Any]:
+def compare_tensors(scratch: Path, gigabytes: float, width: int) -> dict[str, Any]:
     """Compare two dumps of tensors."""
-    width, layers = 512, max(1, round(12 * gigabytes / 2.4))
+    layers = max(1, round(gigabytes / _size_of_layer(width)))
     sides = [record(scratch / f"tensor_{side}", "tensor", layers, width, side) for side in ("reference", "fault")]
     size = sum(file.stat().st_size for file in sides[0].rglob("*") if file.is_file())
     return {"size": f"{size / 1e9:.2f} GB a side", **compare(scratch, *sides)}
+
+
+def _size_of_layer(width: int) -> float:
+    """Return roughly how many gigabytes a layer adds: tensors of tokens grow with the width, gradients with its square."""
+    return 0.18 * (width / 512) + 0.02 * (width / 512) ** 2
 
 
 def compare_statistics(scratch: Path, entries: int) -> dict[str, Any]:

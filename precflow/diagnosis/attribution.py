@@ -317,6 +317,7 @@ def _find_leading(
         return ()
 
     def leads(suspect: Suspect) -> bool:
+        """Tell whether a suspect is such a module."""
         node = owners.get(suspect.record)
         if node is None or node.call.operator or node.call.phase != FORWARD or places[suspect.record] >= first:
             return False

@@ -150,6 +150,7 @@ def mark_padding(
     """
 
     def hides(dump: Dump, record: Record, mask: Mask) -> bool:
+        """Tell whether padding weighs nothing in a record of a side."""
         return hides_padding(dump.tensor(record), mask.real)
 
     def mark(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[Judged]:

@@ -453,6 +453,7 @@ def _without_other_kinds(call: Call, kinds: frozenset[str]) -> Call:
     """Return a call whose records keep content ids of some kinds alone; one of another kind becomes a mark."""
 
     def strip(record: Record) -> Record:
+        """Return a record without a content id that does not count."""
         if not record.content or kind_of(record.content) in kinds or record.stored:
             return record
         return msgspec.structs.replace(record, content="", mark=record.content)
