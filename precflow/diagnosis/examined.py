@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from precflow.agent.contract import parse_identity
+from precflow.agent.contract import OPTIMIZER, parse_identity
 from precflow.diagnosis.findings import Suspect
 
 FEWEST, MOST = 3, 8
@@ -26,5 +26,6 @@ def choose_examined(suspects: Sequence[Suspect]) -> list[Suspect]:
 
 
 def find_kind(suspect: Suspect) -> tuple[str, str, str]:
-    """Return an operator, the class of its module, and the phase."""
-    return suspect.operator, suspect.class_name, parse_identity(suspect.record).phase
+    """Return an operator, the class of its module, and the phase; one optimizer updates the weights of all classes."""
+    phase = parse_identity(suspect.record).phase
+    return suspect.operator, "" if phase == OPTIMIZER else suspect.class_name, phase

@@ -109,6 +109,7 @@ class Tracer:
         self._target_calls = tuple(target)
         self._target = {record.identity: record for call in self._target_calls for record in (*call.inputs, *call.outputs)}
         self._leaving: dict[OutputKey, Flow] = {}
+        self._failing_forwards: dict[tuple[int, int], CallKey] = {}  # rank and step -> first such call of the forward
         self._failing: set[CallKey] = set()  # calls with an output that hands on a failing record
         # Module -> its first failing call, in each rank's present backward.
         self._failing_backwards: dict[tuple[int, int], dict[str, CallKey]] = defaultdict(dict)
@@ -200,6 +201,10 @@ class Tracer:
         arriving = merge_flows(self._follow(edge) for edge in module.edges)
         return arriving.failing or any(key in self._failing for key in module.inside if key < node.key)
 
+    def fails_in_forward(self, node: CallNode) -> bool:
+        """Tell whether a call of the same step's forward failed before ``node``."""
+        return self._failing_forwards.get(node.key[:2], node.key) != node.key
+
     def fails_earlier(self, node: CallNode, *, inside: str | None = None) -> bool:
         """Tell whether a call failed before ``node`` in the same backward pass; gradients do not count, as nothing uses them.
 
@@ -223,6 +228,8 @@ class Tracer:
             leaving = self._leaving[node.key, record.index] = self._find_leaving(node, text, arriving)
             if leaving.failing:
                 self._failing.add(node.key)
+                if call.phase == FORWARD:
+                    self._failing_forwards.setdefault(node.key[:2], node.key)
                 if call.phase == BACKWARD:
                     self._failing_backwards[node.key[:2]].setdefault(call.module, node.key)
             if leaving.moved is not None:

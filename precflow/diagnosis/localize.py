@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from precflow.agent.contract import BACKWARD, GRADIENT, INPUT, OPTIMIZER, module_text, parse_identity
+from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, INPUT, OPTIMIZER, module_text, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.collectives import LoneCollective, find_lone
 from precflow.diagnosis.findings import Region, Suspect
@@ -34,6 +34,7 @@ from precflow.diagnosis.interval import Interval, find_modules_around, list_name
 from precflow.diagnosis.nodes import CallKey, CallNode, key_of
 from precflow.diagnosis.unrecorded import TensorChange
 from precflow.dumps.collectives import is_collective
+from precflow.dumps.dtypes import is_floating
 from precflow.dumps.header import Header
 from precflow.dumps.protocol import Dump
 from precflow.judgement import lines
@@ -155,6 +156,7 @@ class _SuspectSearch:
                 or self._comes_from_around(node)
                 or self._comes_from_inside(node)
                 or self._comes_from_between(node, arriving)
+                or self._comes_from_outside(node)
             ):
                 self.roles[record] = "inherits"
             else:
@@ -284,6 +286,18 @@ class _SuspectSearch:
         of that in any case; with no failure before it, it stays as the first place where the error is seen.
         """
         earlier = node.call.phase in {BACKWARD, GRADIENT} and self.tracer.fails_earlier(node)
+        self.ordered += earlier
+        return earlier
+
+    def _comes_from_outside(self, node: CallNode) -> bool:
+        """Tell whether a wrong tensor of the forward may come from a call that failed before it.
+
+        It was made outside of all recorded modules, as other tools do not record the model as a whole. Whole numbers are data.
+        """
+        given = self.tracer.unrecorded.find_failing(node) if node.call.phase == FORWARD else None
+        if given is None or given.module is not None or not is_floating(given.record.dtype):
+            return False
+        earlier = self.tracer.fails_in_forward(node)
         self.ordered += earlier
         return earlier
 
@@ -473,7 +487,7 @@ def _write_notes(
     if search.ordered:
         notes.append(
             f"{plural(search.ordered, 'failing record')}: unknown which call made {'it' if search.ordered == 1 else 'them'};"
-            " what failed before in the same backward pass counts as the cause"
+            " what failed before in the same pass counts as the cause"
         )
     if lost:
         notes.append(f"{lost} failing records belong to no call that can be read on the reference")

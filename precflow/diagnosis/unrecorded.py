@@ -77,9 +77,15 @@ class UnrecordedInputs:
     def _find_around(self, record: Record, taker: CallNode) -> CallNode | None:
         """Return the innermost module around a call that was not given this input itself: its own code made it."""
         around = self._around.get(taker.key)
-        while around is not None and record.known and any(given.known == record.known for given in around.call.inputs):
+        while around is not None and self._was_given(around, record):
             around = self._around.get(around.key)
         return around
+
+    def _was_given(self, module: CallNode, record: Record) -> bool:
+        """Tell whether a module was given an input of a call inside it, and given another one on the target."""
+        given = [one for one in module.call.inputs if record.known and one.known == record.known]
+        others = [self._target.get(one.identity) for one in given]
+        return bool(given) and not any(other is not None and other.known == record.known for other in others)
 
     def find_outside_taker(self, record: Record) -> CallNode | None:
         """Return the call that takes an input without a maker if that came from outside of all modules."""

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precflow.agent.capture.operator_names import is_movement
-from precflow.agent.contract import DIGEST_SIZE, FORWARD, INPUT, LEVELS, OUTPUT, PHASES
+from precflow.agent.contract import DIGEST_SIZE, FORWARD, INPUT, LEVELS, MODULE, OUTPUT, PHASES, ROOT_MODULE
 from precflow.dumps.digest import WORTH_COMPILING, content_id, id_of_lanes, lanes
 from precflow.dumps.dtypes import FLOATS, NUMPY_DTYPES, float_facts, is_floating, name_of, real_part
 from precflow.dumps.garbage import collector_off
@@ -489,8 +489,16 @@ def _find_weight(names: Sequence[str], module: str) -> str:
 
 
 def _find_inputs(made: Sequence[Call], calls: Sequence[ForeignCall]) -> dict[str, ForeignTensor]:
-    """Return what the first call of each step and rank is given, but for weights."""
-    given = {(call.rank, call.step): call for call in reversed(made) if call.phase == FORWARD and call.inputs}
+    """Return what the model is given in each step and rank: what goes into the outermost module around its first call.
+
+    Calls are in order of completion, so that the first one may be an operator to which the model has given something else.
+    """
+    given: dict[tuple[int, int], Call] = {}
+    for call in made:
+        if call.phase == FORWARD and call.inputs:
+            first = given.setdefault((call.rank, call.step), call)
+            if call.level == MODULE and not call.call and _is_around(call, first):
+                given[call.rank, call.step] = call
     starts = {(call.rank, call.step, call.module, call.operator, call.call, call.ordinal) for call in given.values()}
     data = {(*place, record.index) for place, call in given.items() for record in call.inputs if not record.weight}
     return {
@@ -500,6 +508,12 @@ def _find_inputs(made: Sequence[Call], calls: Sequence[ForeignCall]) -> dict[str
         for tensor in call.inputs
         if (call.rank, call.step, tensor.index) in data
     }
+
+
+def _is_around(module: Call, call: Call) -> bool:
+    """Tell whether the call of a module has another first call of a step inside it, by their names."""
+    inside = call.module == module.module if call.operator else call.module.startswith(f"{module.module}.")
+    return inside or module.module == ROOT_MODULE
 
 
 def _enter(tensors: Mapping[str, ForeignTensor], parts: Mapping[KeptFile, _Part]) -> ContentEntries:

@@ -285,3 +285,28 @@ def test_a_write_that_torch_does_not_count_is_found_in_dumps_of_the_agent(record
     assert region.start == "(model) / tanh"
     assert region.suspects[0].changed.startswith("input 0 after narrow / linear returned it (")
     assert "in forward" in region.suspects[0].changed
+
+
+def test_a_module_that_changes_what_it_is_given_before_its_first_call_introduces_the_error(hand_made, judge_calls):
+    """Other tools record no cast: the operator's input is the module's on the reference, and on the target it is not."""
+    sides = []
+    for inner in ("given", "rounded"):
+        dump = hand_made()
+        product = dump.operator("stem", "conv2d", {"content": "given" if not sides else inner}, shape=(2, 9))
+        dump.module("stem", {"content": "given"}, content=product.outputs[0].content, shape=(2, 9))
+        sides.append(dump)
+    region, _ = located(sides, dict.fromkeys(["stem / conv2d", "stem"], "fail"), judge_calls)
+    assert [suspect.name for suspect in region.suspects] == ["stem"]
+
+
+@pytest.mark.parametrize(("dtype", "suspects"), [("float32", ["blocks"]), ("int64", ["blocks", "head"])])
+def test_what_code_around_all_modules_made_behind_a_failing_call_inherits(hand_made, judge_calls, dtype, suspects):
+    """Without a record of the model as a whole: what it flattens between two modules comes from the first; labels do not."""
+    sides = []
+    for flat in ("one", "other"):
+        dump = hand_made()
+        dump.module("blocks", {"content": "x"}, shape=(2, 3, 1))
+        dump.module("head", {"content": flat, "dtype": dtype}, shape=(2, 5))
+        sides.append(dump)
+    region, _ = located(sides, dict.fromkeys(["blocks", "head"], "fail"), judge_calls)
+    assert [suspect.name for suspect in region.suspects] == suspects

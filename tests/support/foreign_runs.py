@@ -3,7 +3,8 @@
 One process, which imports msprobe once and forks for each dump: msprobe keeps its first settings for the life of a process.
 msprobe reads its list of functions anew in each: with the compiled reader of YAML, and without Python's garbage collection,
 all dumps take half the time. The model has a layer norm, attention written out, a dropout that does nothing, and a mask of
--1e9. It is trained for two steps, or for one where no test compares it with a dump of two.
+-1e9. It is trained for two steps, or for one where no test compares it with a dump of two. A residual network with batch norms,
+whose averaging pool is flattened by no call that msprobe records, has faults around its operators.
 """
 
 from __future__ import annotations
@@ -36,6 +37,16 @@ DUMPS |= {
     "tensor_mix_wrapped": {"task": "tensor", "level": "mix", "wrapped": True},
     "tensor_debug": {"task": "tensor", "level": "debug"},
     "tensor_debug_fault": {"task": "tensor", "level": "debug", "fault": True},
+}
+# Of pictures, each with another fault: in the data, in a module's own code, in its settings, between backward and update.
+PICTURE_FAULTS = {
+    "statistics": ("", "bgr", "rounded", "epsilon", "late_residual"),
+    "tensor": ("", "bgr", "rounded", "momentum", "late_residual", "clipped"),
+}
+DUMPS |= {
+    f"pictures_{task}{f'_{fault}' * bool(fault)}": {"task": task, "level": "mix", "pictures": True, "fault": fault}
+    for task, faults in PICTURE_FAULTS.items()
+    for fault in faults
 }
 OURS = {
     f"own_{detail}{'_fault' * fault}": {"detail": detail, "fault": fault}
@@ -81,6 +92,42 @@ class Model(torch.nn.Module):
         return self.head(hidden)
 
 
+class Residual(torch.nn.Module):
+    """Two convolutions with batch norms beside a residual."""
+
+    def __init__(self, channels: int, fault: str) -> None:
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn1 = torch.nn.BatchNorm2d(channels)
+        self.conv2 = torch.nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = torch.nn.BatchNorm2d(channels)
+        self.is_late = fault == "late_residual"
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        hidden = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(pictures)))))
+        return torch.relu(hidden) + pictures if self.is_late else torch.relu(hidden + pictures)
+
+
+class Pictures(torch.nn.Module):
+    """A small residual network, its last part with the fault."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.bn = torch.nn.BatchNorm2d(8)
+        self.blocks = torch.nn.Sequential(Residual(8, ""), Residual(8, fault))
+        self.head = torch.nn.Linear(8, 5)
+        if fault == "rounded":
+            exact = self.stem.forward
+            self.stem.forward = lambda given: exact(given.bfloat16().float())
+        self.blocks[1].bn2.eps = 1e-3 if fault == "epsilon" else 1e-5
+        self.blocks[1].bn2.momentum = 0.01 if fault == "momentum" else 0.1
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        hidden = self.blocks(torch.relu(self.bn(self.stem(pictures))))
+        return self.head(torch.nn.functional.adaptive_avg_pool2d(hidden, 1).flatten(1))
+
+
 class Wrapper(torch.nn.Module):
     """What DistributedDataParallel looks like from outside: everything is below ``module``."""
 
@@ -93,9 +140,14 @@ class Wrapper(torch.nn.Module):
 
 
 def build(settings: dict[str, Any]) -> tuple[torch.nn.Module, torch.optim.Optimizer, list[torch.Tensor]]:
-    """Return the model, its optimizer and the tokens of each step."""
+    """Return the model, its optimizer and the tokens or pictures of each step."""
     torch.manual_seed(3)
     torch.set_num_threads(1)
+    if settings.get("pictures"):
+        network = Pictures(settings["fault"])
+        batches = [torch.randn(4, 3, 12, 12) for _ in range(2)]
+        batches = [batch.flip(1) for batch in batches] if settings["fault"] == "bgr" else batches
+        return network, torch.optim.AdamW(network.parameters(), lr=1e-3), batches
     model = Model().to(settings.get("dtype", torch.float32))
     tokens = [torch.randint(0, 50, (2, 6)) for _ in range(settings.get("steps", 2))]
     if settings.get("fault"):
@@ -111,12 +163,16 @@ def build(settings: dict[str, Any]) -> tuple[torch.nn.Module, torch.optim.Optimi
     return wrapped, torch.optim.SGD(model.parameters(), lr=0.05), tokens
 
 
-def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tokens: torch.Tensor) -> torch.Tensor:
+def train(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, *, clipped: bool = False
+) -> torch.Tensor:
     """Train one step and return what the model gave."""
     made = model(tokens)
     loss = (made.float() - torch.linspace(-1, 1, 5)).square().mean()
     optimizer.zero_grad()
     loss.backward()
+    if clipped:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
     optimizer.step()
     return made
 
@@ -146,7 +202,7 @@ def record_with_msprobe(folder: Path, settings: dict[str, Any]) -> None:
             debugger.save({"mean": made.mean(), "both": [made.detach() + 1, made.detach() - 1]}, "more", save_backward=False)
         else:
             debugger.start(model)
-            train(model, optimizer, step)
+            train(model, optimizer, step, clipped=settings.get("fault") == "clipped")
             debugger.stop()
         debugger.step()
 

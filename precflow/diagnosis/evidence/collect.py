@@ -258,7 +258,8 @@ def _describe_kind(kind: tuple[str, str, str]) -> str:
     ('linear in Linear (forward)', 'GELU (backward)')
     """
     operator, class_name, phase = kind
-    return f"{' in '.join(filter(None, (operator, class_name)))} ({phase})"
+    name = " in ".join(filter(None, (operator, class_name)))
+    return f"{name} ({phase})" if name else phase
 
 
 def _describe_start(call: ObservedCall, first: Suspect) -> dict[str, Any]:

@@ -64,7 +64,10 @@ EVIDENCE = {
     "inputs_use": Evidence(
         "error of the inputs, as a share of their limit", "Largest of the passing records that it is computed from.", unit="%"
     ),
-    "inputs_equal": Evidence("inputs bitwise equal", "All inputs and weights have the same bits on both sides."),
+    "inputs_equal": Evidence(
+        "inputs bitwise equal",
+        "All inputs and weights have the same bits on both sides; absent where what was kept does not tell.",
+    ),
     "inputs_differ": Evidence("an input has other bits", "Among inputs whose content is known on both sides."),
     "input_shapes_equal": Evidence("inputs have the same shapes", "All inputs and weights."),
     "shape_follows_values": Evidence(
@@ -221,7 +224,7 @@ def _describe_call(observed: ObservedCall, judged: Judged) -> dict[str, Any]:
         "movement": call.movement,
         "accumulated": suspect.inputs_use > lines.ACCUMULATED,
         "inputs_use": suspect.inputs_use,
-        "inputs_equal": observed.inputs_equal,
+        "inputs_equal": observed.inputs_equal or (False if observed.inputs_differ else None),
         "inputs_differ": observed.inputs_differ,
         "input_shapes_equal": observed.input_shapes_equal,
         "shape_follows_values": operator in _VALUE_SHAPED,

@@ -26,6 +26,7 @@ _SPREAD = 1e-3
 _SPREAD_OF_FACTOR = 0.02  # norms may be so much farther apart, of the logarithm between the factors
 _SCALED_SPREAD = 0.05  # and so far at most
 _AVERAGING = {"batch_norm": "training", "instance_norm": "use_input_stats"}  # operator -> argument that turns averaging on
+_RUNNING_MEAN = frozenset(("1", "running_mean"))  # of either: where the average is given, by position or by name
 _OUTCOMES = frozenset(("loss_scale_at_the_end", "skipped_steps"))
 _KINDS = {
     "none": "unchanged",
@@ -202,7 +203,7 @@ def find_other_averages(reference: Dump, target: Dump) -> list[str]:
         return list(found)
     for pair in pair_calls(reference, target):
         given = tuple(call.arguments.get("momentum") for call in (pair.reference, pair.target))
-        reads = any(record.weight.endswith("running_mean") for record in pair.reference.inputs)
+        reads = any(record.index in _RUNNING_MEAN for record in pair.reference.inputs)
         is_training = pair.reference.arguments.get(_AVERAGING.get(pair.reference.operator, "")) == "True"
         if reads and is_training and given[0] != given[1]:
             found[f"{pair.reference.name} averages its running statistics with momentum {given[0]} / {given[1]}"] = None

@@ -23,6 +23,7 @@ from precflow.diagnosis.findings import Region
 from precflow.diagnosis.training.gradient_changes import find_gradient_changes
 from precflow.dumps.batches import find_given
 from precflow.dumps.collectives import is_collective
+from precflow.dumps.foreign import RANGE, kind_of
 from precflow.dumps.header import Header
 from precflow.dumps.origins import parse_name
 from precflow.dumps.protocol import Dump
@@ -295,6 +296,10 @@ def _tell_data(reference: Dump, target: Dump, judge_input: JudgeInput | None) ->
             )
         unknown += verdict == "unknown"
     known = [header.inputs.digest for header in headers if header.inputs.digest]
+    if len(known) == 2 and any(
+        kind_of(entry.content) == RANGE for header in headers for entry in header.inputs.entries.values()
+    ):
+        return PhaseState(DATA, "not_told", "the smallest and the largest value of the inputs agree; nothing else was kept")
     if len(known) == 2 or (here and not unknown):
         steps = len({step for step, *_ in here})
         return PhaseState(DATA, "aligned", "the inputs are the same" + (f" in {steps} steps" if steps > 1 else ""))

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from precflow.agent import intake
 from precflow.agent.capture.operator_names import canonical_name
 from precflow.agent.contract import API, BACKWARD, FORWARD, GRADIENT, MODULE, OPTIMIZER, OUTSIDE, name_keys
+from precflow.dumps.argument_names import name_arguments
 from precflow.dumps.dtypes import NUMPY_DTYPES
 from precflow.dumps.foreign import ForeignCall, ForeignDump, ForeignTensor, make_statistics
 from precflow.dumps.formats import Format
@@ -439,7 +440,7 @@ class _Reader:
                 step=self._folder.step,
                 rank=self._folder.rank,
                 site=self._sites.get(forward_name, ""),
-                arguments=arguments,
+                arguments=name_arguments(place.operator, arguments) if is_forward else arguments,
                 inputs=inputs,
                 outputs=outputs,
                 forward=() if forward is None else (forward,),

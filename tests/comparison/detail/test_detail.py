@@ -120,7 +120,6 @@ def test_a_difference_that_overflows_is_where_the_error_is():
     assert quantiles.found[-1] == np.finfo(np.float64).max
 
 
-
 def test_other_shapes_are_refused():
     with pytest.raises(ValueError, match=r"\[2\]"):
         examine(np.zeros(2), np.zeros(3))
