@@ -621,7 +621,7 @@ TABLE = [
     ("PF801", {"optimizer_choices": [CLASS], "optimizer_settings_proven": [CLASS]}, {"optimizer_choices": [CLASS], **STILL}),
     ("PF810", STILL, {**STILL, "still_why": "rounded"}),
     ("PF811", {**STILL, "still_why": "rounded"}, STILL),
-    ("PF818", {"operator": "optimizer", "gradient_agrees": True}, {"operator": "optimizer", "gradient_agrees": False}),
+    ("PF822", {"operator": "optimizer", "gradient_agrees": True}, {"operator": "optimizer", "gradient_agrees": False}),
     ("PF815", {"broken_side": "target", "broken_at": "a / mm", "broken_text": "a / mm: 3 NaN in step 5"}, {}),
     ("PF814", {"micro_factors": [0.589, 3.3], "micro_tokens": [84, 15], "micro_divides": "target"}, {"micro_factors": []}),
     ("PF813", {"gradients_left_side": "target", "gradients_left_step": 1, "gradients_left_share": 1.0}, {}),

@@ -64,7 +64,7 @@ def test_running_statistics_at_another_rate_are_never_aligned(compared):
 def test_an_update_that_differs_behind_equal_gradients_is_told_as_one(compared):
     model = compared("tensor", "clipped")
     assert [one.state for one in model.phases] == ["aligned", "aligned", "aligned", "starts"]
-    assert [one.rule for one in model.findings] == ["PF818"]
+    assert [one.rule for one in model.findings] == ["PF822"]
 
 
 def test_inputs_are_those_of_the_outermost_module(foreign_runs):
