@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE
+from precflow.agent.contract import FORWARD, GRADIENT, OPTIMIZER, ROOT_MODULE
 from precflow.diagnosis.evaluation import PairedCall, pair_calls
 from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.evidence.suspect import IMPLEMENTATIONS, OPTIMIZER_CLASS, find_different_arguments
@@ -22,6 +22,7 @@ from precflow.environment.module_settings import read_module_settings
 
 _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
+_COUNTED = 1e-3  # relative: a factor that is nearer to a count is one
 _SPREAD = 1e-3
 _SPREAD_OF_FACTOR = 0.02  # norms may be so much farther apart, of the logarithm between the factors
 _SCALED_SPREAD = 0.05  # and so far at most
@@ -69,6 +70,9 @@ EVIDENCE = {
     ),
     "gradient_factor": Evidence(
         "gradients are those of the reference times", "One factor for all parameters in the first step; absent without one."
+    ),
+    "gradient_factor_is": Evidence(
+        "which is", "Which counts of the run it is, or one divided by them: ranks, micro batches of a step; absent if none."
     ),
     "gradient_factor_share": Evidence("parameters with that factor", "Of those with a gradient.", unit="%"),
     "gradients_reference": Evidence(
@@ -124,7 +128,8 @@ def gather(
         "optimizer_choices": find_other_choices(reference, target),
         **_find_shift(_pair_steps(reference, target)),
         **_count_steps([one for one in steps if one.parameter not in {each.parameter for each in still}]),
-        **_find_factor(gradients.rows),
+        **(factor := _find_factor(gradients.rows)),
+        **(name_factor(factor["gradient_factor"], reference) if factor else {}),
         **_compare_changes(gradients),
         **_describe_left(gradients),
         "batches_shuffled": _are_shuffled(reference, target),
@@ -265,6 +270,22 @@ def _find_factor(rows: Sequence[GradientRow]) -> dict[str, Any]:
     middle = statistics.median(factors)
     same = [factor for factor in factors if abs(factor - middle) <= _SPREAD * middle]
     return {"gradient_factor": middle, "gradient_factor_share": len(same) / len(of_step)}
+
+
+def name_factor(factor: float, reference: Dump) -> dict[str, Any]:
+    """Return which counts of a run a factor is; two micro batches on two ranks leave open which of both was forgotten."""
+    calls = reference.calls()
+    ranks = len({call.rank for call in calls})
+    batches = 1 + max((call.call for call in calls if call.phase == GRADIENT), default=0)
+    count = factor if factor > 1.0 else 1.0 / factor
+    numbers = {"ranks": ranks, "micro batches": batches}
+    if ranks > 1 and batches > 1:
+        numbers["ranks times that of micro batches"] = ranks * batches
+    names = [name for name, number in numbers.items() if number > 1 and abs(count / number - 1.0) < _COUNTED]
+    if not names:
+        return {}
+    inverse = "one divided by " if factor < 1.0 else ""
+    return {"gradient_factor_is": f"{inverse}the number of {', and also that of '.join(names)}"}
 
 
 def _describe_left(gradients: Gradients) -> dict[str, Any]:

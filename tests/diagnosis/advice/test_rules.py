@@ -1069,21 +1069,6 @@ def test_an_optimizer_that_follows_from_an_unknown_cause_does_not_stand_above_it
     assert [one.where for one in found] == ["start", "step"]
 
 
-@pytest.mark.parametrize(
-    ("factor", "ranks", "ending"),
-    [
-        (0.5, {"ranks": 2}, "reference, one divided by the number of ranks"),
-        (4.0, {"ranks": 4}, "reference, the number of ranks"),
-        (0.5, {"ranks": 4}, "reference"),
-        (0.5, {}, "reference"),
-    ],
-)
-def test_a_factor_of_all_gradients_is_compared_with_the_number_of_ranks(factor, ranks, ending):
-    found = advise(evidence({**SCALED, "gradient_factor": factor, **ranks}), SHIPPED.values())
-    (title,) = [one.title for one in found if one.rule == "PF804"]
-    assert title == f"All gradients are {factor:g} times those of the {ending}"
-
-
 def test_missing_evidence_does_not_match_and_is_not_shown():
     names = {"suspects": [{"name": "a"}]}
     assert advise(names, [rule("PF901", when="scale_share > 0.5")]) == []

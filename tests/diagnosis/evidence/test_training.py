@@ -1,10 +1,10 @@
-"""Batch norms that average their running statistics at another rate: no record holds these statistics."""
+"""What settings, statistics and gradients say about training: running averages, and the counts that a factor is."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from precflow.diagnosis.evidence.training import find_other_averages
+from precflow.diagnosis.evidence.training import find_other_averages, name_factor
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,23 @@ def test_modules_say_it_where_no_function_was_recorded(changed, found):
     assert find_other_averages(*sides) == found
     unknown = SimpleNamespace(header=SimpleNamespace(facts={}), calls=list)  # of another tool
     assert find_other_averages(sides[0], unknown) == []
+
+
+@pytest.mark.parametrize(
+    ("factor", "ranks", "batches", "told"),
+    [
+        (2.0, 2, 1, "the number of ranks"),
+        (0.25, 4, 2, "one divided by the number of ranks"),
+        (2.0, 2, 2, "the number of ranks, and also that of micro batches"),
+        (3.0, 1, 3, "the number of micro batches"),
+        (6.0, 2, 3, "the number of ranks times that of micro batches"),
+        (0.5, 4, 1, ""),
+        (0.5, 1, 1, ""),
+    ],
+)
+def test_a_factor_of_all_gradients_is_named_by_every_count_that_it_is(hand_made, factor, ranks, batches, told):
+    dump = hand_made()
+    for rank in range(ranks):
+        for batch in range(batches):
+            dump.module("fc", rank=rank, call=batch, phase="gradient")
+    assert name_factor(factor, dump).get("gradient_factor_is", "") == told
