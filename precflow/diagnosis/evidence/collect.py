@@ -135,6 +135,7 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
         for one in observed
         if not _is_told(one, still, steps, treated)
         and one.reference.phase not in of_loss
+        and not (one.reference.phase == GRADIENT and one.reference.step == of_training.get("gradients_left_step"))
         and not ("state_anew" in of_run and one.reference.phase == OPTIMIZER)
         and not (one.reference.phase != OPTIMIZER and one.reference.step > of_run.get("written_after", one.reference.step))
         and not ("copy_differs" in of_run and f".{COPY_IN}" in one.suspect.record)
