@@ -70,6 +70,7 @@ COPY_IN = (
 _WRAPPED = "_orig_mod"  # where the wrapper that torch.compile puts around a module keeps it
 OUTSIDE = "(outside)"  # module of operators that run while no module of the model is running
 
+OWN_NUMBER = "self."  # before the name of a setting that no class declares: a float that a module of the user's keeps
 MODULES = "modules"  # of a header's facts: name of a module -> how it was set when its first call was recorded
 CHECKSUM = "checksum"  # key of a JSON file with the checksum over everything else in it
 

@@ -171,7 +171,7 @@ def test_gradients_that_are_not_cleared_are_misaligned_however_little_a_loss_sca
     assert f"the {sides[1]} does not clear its gradients: in step 1 they still hold those of the step before" in (
         model.verdict.reasons
     )
-    assert (model.findings[0].rule, model.findings[0].certainty) == ("PF813", "certain")
+    assert [(finding.rule, finding.certainty) for finding in model.findings] == [("PF813", "certain")]
     assert find_guilty(model.phases) == "backward"
 
 
@@ -340,3 +340,28 @@ def test_another_rate_or_the_same_run_is_nothing_that_writes_weights(resume):
     for side, rate in (("target", 1e-2), ("other", 2e-2)):
         rules = {finding.rule for finding in compare_dumps(reference, resume(side, lr=rate), command="").findings}
         assert not {"PF818", "PF821"} & rules
+
+
+class Adapter(torch.nn.Module):
+    """Adds a product of two small matrices to what a frozen layer computes, as teams write it."""
+
+    def __init__(self, alpha):
+        super().__init__()
+        self.base = torch.nn.Linear(8, 8).requires_grad_(False)  # noqa: FBT003  torch's own spelling
+        self.a, self.b = (torch.nn.Parameter(torch.randn(shape) / 4) for shape in ((2, 8), (8, 2)))
+        self.scale = alpha / 2
+
+    def forward(self, x):
+        return self.base(x) + self.scale * torch.nn.functional.linear(torch.nn.functional.linear(x, self.a), self.b)
+
+
+def test_the_scale_of_an_adapter_is_named_by_the_module_that_keeps_it(tmp_path):
+    for side, alpha in (("reference", 4.0), ("target", 1.0)):
+        torch.manual_seed(2)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 8), Adapter(alpha), torch.nn.Tanh())
+        with precflow.capture(net, tmp_path / side, level=["module"], phase=["forward"], detail="sketch"):
+            net(torch.randn(4, 8))
+    model = compare_dumps(read_dump(tmp_path / "reference"), read_dump(tmp_path / "target"), command="")
+    first = model.findings[0]
+    assert (first.rule, first.certainty) == ("PF237", "likely")
+    assert first.title == "1 is set otherwise: self.scale: 2.0 / 0.5"

@@ -16,6 +16,15 @@ class OfAnotherLibrary(nn.Module):
         self.variance_epsilon = 1e-6
 
 
+class Adapter(nn.Module):
+    """A module of the user's own, whose numbers no class declares."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.scaling = 4.0, {"default": 2.0, "names": "x"}
+        self.calls, self.kind, self._seconds = 3, "cuda", 0.25
+
+
 class Failing(nn.Module):
     """A property of it fails."""
 
@@ -35,6 +44,7 @@ class Failing(nn.Module):
         (nn.Sequential(nn.Linear(3, 4)), {}),
         (OfAnotherLibrary(), {"variance_epsilon": "1e-06"}),
         (Failing(), {}),
+        (Adapter(), {"self.scale": "4.0", "self.scaling.default": "2.0"}),
     ],
 )
 def test_what_decides_the_numbers_is_read(module, settings):

@@ -793,6 +793,12 @@ def test_names_in_tests_are_evidence():
         ("PF219", {**ARGUMENT, "argument_places": 1, "low_precision": True}, "possible"),
         ("PF821", {"written_after": 0, "written_weights": ["head.weight: 0.04 / 0.07"], "written_share": 1.0}, "certain"),
         ("PF821", {"written_after": 0, "written_weights": ["head.weight: 0.04 / 0.07"], "written_share": 0.1}, "likely"),
+        ("PF237", {"module_settings": ["eps: 1e-05 / 0.001"], "inputs_equal": True}, "certain"),
+        (
+            "PF237",
+            {"module_settings": ["self.scale: 4.0 / 0.25"], "module_settings_declared": False, "inputs_equal": True},
+            "likely",
+        ),
         ("PF816", {"copy_differs": "ema", "copy_step": 0, "copy_ratio": 3.0}, "likely"),
         ("PF816", {"copy_differs": "ema", "copy_step": 1, "copy_ratio": 40.0}, "certain"),
         ("PF807", {"rate_shift": 1, "rate_shift_steps": 2, "optimizer_settings": [RATE]}, "certain"),

@@ -18,8 +18,17 @@ def look(changed, *, operator=""):
 def test_its_own_settings_and_those_of_others_are_told():
     assert look({"eps": "0.1"}) == {
         "module_settings": ["eps: 1e-05 / 0.1"],
+        "module_settings_declared": True,
         "module_settings_elsewhere": ["ln: eps: 1e-05 / 0.1"],
     }
+
+
+def test_a_number_that_no_class_declares_is_told_as_that():
+    facts = [{"modules": {"adapter": {"self.scale": scale}}} for scale in ("4.0", "0.25")]
+    sides = [SimpleNamespace(header=SimpleNamespace(facts=each)) for each in facts]
+    call = SimpleNamespace(operator="", module="adapter")
+    found = gather(SimpleNamespace(reference=sides[0], target=sides[1]), SimpleNamespace(reference=call, target=call))
+    assert found == {"module_settings": ["self.scale: 4.0 / 0.25"], "module_settings_declared": False}
 
 
 @pytest.mark.parametrize(("changed", "operator"), [({}, ""), ({"momentum": "0.9"}, ""), ({"eps": "0.1"}, "batch_norm")])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from precflow.agent.contract import OWN_NUMBER
 from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.environment.module_settings import find_other_module_settings
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 EVIDENCE = {
     "module_settings": Evidence(
         "settings of its module", "`name: reference / target` of a module whose call is suspected; absent where none differs."
+    ),
+    "module_settings_declared": Evidence(
+        "a class declares one of them", "And it is no number alone that a module of the user's own keeps."
     ),
     "module_settings_elsewhere": Evidence("other modules that are set otherwise", "Up to five."),
 }
@@ -35,4 +39,9 @@ def gather(run: Comparison, call: ObservedCall) -> dict[str, Any]:
     if not own:
         return {}
     elsewhere = [f"{name}: {', '.join(texts)}" for name, texts in every.items()][:_SHOWN]
-    return {"module_settings": own, **({"module_settings_elsewhere": elsewhere} if elsewhere else {})}
+    declared = any(not text.startswith(OWN_NUMBER) for text in own)
+    return {
+        "module_settings": own,
+        "module_settings_declared": declared,
+        **({"module_settings_elsewhere": elsewhere} if elsewhere else {}),
+    }
