@@ -617,6 +617,7 @@ TABLE = [
     ("PF507", {"left_out_reference": ["step 1"]}, {}),
     ("PF508", {"left_out_both": ["step 0"]}, {"left_out_target": ["step 0"]}),
     ("PF801", {"optimizer_settings": [RATE]}, {"optimizer_settings": [RATE], "rate_shift": 1}),
+    ("PF801", {"optimizer_settings": [RATE]}, {"optimizer_settings": [RATE], "state_anew": "target", "state_counts": "5 / 1"}),
     ("PF801", {"optimizer_choices": [CLASS], "first_suspect_phase": "optimizer"}, {"optimizer_choices": [CLASS]}),
     ("PF801", {"optimizer_choices": [CLASS], "optimizer_settings_proven": [CLASS]}, {"optimizer_choices": [CLASS], **STILL}),
     ("PF810", STILL, {**STILL, "still_why": "rounded"}),
