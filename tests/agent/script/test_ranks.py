@@ -218,6 +218,37 @@ def test_a_collective_that_is_missing_or_lost_is_named_by_what_it_carries(script
     assert shapes == []
 
 
+SAMPLED = """
+import sys, torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(32, 8))
+rank = 0 if sys.argv[2] == "shared" else dist.get_rank()
+seed = 2 if sys.argv[2] == "seeded" else 1
+sampler = DistributedSampler(data, 2, rank, seed=seed)
+for (features,) in DataLoader(data, batch_size=8, sampler=sampler):
+    model(features).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_are_given_the_same_samples_are_named(script, watch):
+    path, capture = script(SAMPLED), {"step": [0], "detail": "tensors", "level": ["module"]}
+    seen = {way: watch(path, way, ranks=2, folder=way, capture=capture) for way in ("right", "shared", "seeded")}
+    assert {one.code for one in seen.values()} == {0}, [one.log for one in seen.values()]
+    found = {way: compare_dumps(seen["right"].dump, seen[way].dump, command="").findings[0] for way in ("shared", "seeded")}
+    assert (found["shared"].rule, found["shared"].certainty) == ("PF422", "certain")
+    assert found["shared"].title == "The target gives several ranks the same samples: ranks 0 and 1 in step 0"
+    assert found["seeded"].rule == "PF119"
+
+
 BUCKETS = """
 import sys, torch
 import torch.distributed as dist

@@ -180,6 +180,7 @@ CHANGED_WEIGHTS = {
     "weight_change": "axes 0 and 1 exchanged",
     "weights_rounded": False,
 }
+SHARED = {"inputs_shared": ["ranks 0 and 1 in step 0"], "inputs_different": ["rank1.step0.x"], "inputs_different_count": 1}
 GIVEN = {
     "name": "(outside) / cat",
     "given_tensor": "input 0.0",
@@ -421,6 +422,8 @@ TABLE = [
     ("PF102", {**MATMUL, "operand_bits": 10}, {**MATMUL, "operand_bits": 7}),
     ("PF301", MASK, {**MASK, **variant("uniform")}),
     ("PF301", {**MASK, "mask_pattern": "inverted", "masked_target": 900}, {**MASK, **variant("last_keys_ignored")}),
+    ("PF422", SHARED, {**SHARED, "inputs_shared": []}),
+    ("PF402", {**SHARED, "inputs_shared": []}, SHARED),
     ("PF421", CHANGED_WEIGHTS, {**CHANGED_WEIGHTS, "weight_change": ""}),
     ("PF401", {**CHANGED_WEIGHTS, "weight_change": ""}, CHANGED_WEIGHTS),
     ("PF420", GIVEN, {**GIVEN, "inputs_different_count": 1}),
