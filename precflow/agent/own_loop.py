@@ -341,13 +341,14 @@ class Recording:
         from precflow.agent.measure.content_id import add_digest
         from precflow.agent.recording import describe_run
         from precflow.agent.session.changes import Changed
-        from precflow.agent.session.rank_group import name_of_rank
+        from precflow.agent.session.rank_group import merge_weights, name_of_rank
 
         inputs: Dict[str, Any] = {}
         if self._rank:
             self._writer.finish()
         # Every other rank has finished its files before it arrives here, so rank 0 seals a complete dump.
         own = {
+            "weights": self._weights,
             "inputs": self._inputs,
             "losses": {step: sum(each) for step, each in self._losses.items() if each},
             # A loop that has asked whether it is done ends then, where another one goes on.
@@ -370,7 +371,9 @@ class Recording:
         steps = sorted(step for step in losses[0] if all(step in each for each in losses))
         eager = self._recorder.describe_compiled()["eager"]
         header = self._dump.describe(
-            weights=self._weights, inputs=add_digest(inputs), changed=Changed(more={"compiled": len(eager)})
+            weights=merge_weights([facts["weights"] for facts in of_ranks]),
+            inputs=add_digest(inputs),
+            changed=Changed(more={"compiled": len(eager)}),
         )
         header["ran"] = [facts["ran"] for facts in of_ranks]
         header["losses"] = [sum(each[step] for each in losses) / len(losses) for step in steps]  # their mean, as of any ranks

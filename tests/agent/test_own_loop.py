@@ -297,7 +297,7 @@ def test_the_packed_agent_alone_is_enough(tmp_path):
 
 @pytest.mark.slow
 def test_ranks_write_one_dump(tmp_path, warm_server):
-    """Two processes as torchrun starts them, with gloo: rank 0 seals for both, and names what each was fed."""
+    """Two processes as torchrun starts them, with gloo: rank 0 seals for both, and names what each began with and was fed."""
     script = """
         import os, sys, torch, precflow
         import torch.distributed as group
@@ -306,6 +306,7 @@ def test_ranks_write_one_dump(tmp_path, warm_server):
         group.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(os.environ["RANK"]), world_size=2)
         torch.manual_seed(1)
         net = DistributedDataParallel(torch.nn.Linear(4, 2))
+        net.module.bias.data += group.get_rank()  # nobody sends it again
         with precflow.capture(net.module, sys.argv[1], phase=["forward", "gradient"]) as recorder:
             net(torch.full((2, 4), 1.0 + group.get_rank())).sum().backward()
             recorder.step()
@@ -331,3 +332,4 @@ def test_ranks_write_one_dump(tmp_path, warm_server):
     assert dump.sealed
     assert {call.rank for call in dump.calls()} == {0, 1}
     assert sorted(dump.header.inputs.entries) == ["rank1.step0.input", "step0.input"]
+    assert sorted(dump.header.weights.entries) == ["bias", "rank1.bias", "weight"]

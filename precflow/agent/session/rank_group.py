@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, Tuple
 
 import torch
 import torch.distributed as group
@@ -162,16 +162,11 @@ def _write(folder: str, rank: int, facts: Mapping[str, Any]) -> None:
 def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
     """Return the facts of all ranks as one header has them. The loss of a step is the mean of the ranks' losses."""
     inputs = {name: entry for facts in ranks for name, entry in facts["inputs"]["entries"].items()}
-    weights = dict(ranks[0]["weights"]["entries"])
-    for rank, facts in enumerate(ranks):
-        if facts["weights"]["digest"] != ranks[0]["weights"]["digest"]:
-            entries = facts["weights"]["entries"]
-            weights.update(name_of_rank(rank, {name: each for name, each in entries.items() if weights.get(name) != each}))
     losses = [dict(zip(facts["loss_steps"], facts["losses"])) for facts in ranks]
     steps = sorted(step for step in losses[0] if all(step in each for each in losses))
     repeats = [facts["repeat"] for facts in ranks]
     return {
-        "weights": add_digest(weights),
+        "weights": merge_weights([facts["weights"] for facts in ranks]),
         "inputs": add_digest(inputs),
         "losses": [sum(each[step] for each in losses) / len(losses) for step in steps],
         "loss_steps": steps,
@@ -193,6 +188,16 @@ def _merge(ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
             ],
         },
     }
+
+
+def merge_weights(ranks: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    """Return the weights of all ranks as one header has them: those of rank 0, and what other ranks have otherwise."""
+    weights = dict(ranks[0]["entries"])
+    for rank, own in enumerate(ranks):
+        if own["digest"] != ranks[0]["digest"]:
+            different = {name: each for name, each in own["entries"].items() if ranks[0]["entries"].get(name) != each}
+            weights.update(name_of_rank(rank, different))
+    return add_digest(weights)
 
 
 def name_of_rank(rank: int, entries: Mapping[str, Any]) -> Dict[str, Any]:
