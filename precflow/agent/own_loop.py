@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
-from precflow.agent.contract import ERROR_FILE, FORWARD, HEADER_FILE, PHASES, REQUEST_SCHEMA
+from precflow.agent.contract import API, ERROR_FILE, FORWARD, HEADER_FILE, PHASES, REQUEST_SCHEMA
 from precflow.agent.failures import AgentError
 from precflow.agent.request import Request, parse, runs_eagerly
 
@@ -333,6 +333,10 @@ class Recording:
         of_training = [phase for phase in self._request.capture.phase if phase != FORWARD]
         if of_training and not self._recorder.phases.intersection(of_training):
             phases = " and ".join(filter(None, (", ".join(of_training[:-1]), of_training[-1])))
+            if set(self._request.capture.level) == {API}:  # functions run in the forward alone
+                message = "phase %s should have been recorded, and level api alone records the forward" % phases
+                step = "level=['module', 'api'] records all phases; or phase='forward' without an optimizer"
+                raise AgentError("workload", message, step)
             message = "phase %s should have been recorded, and no backward ran in a recorded step" % phases
             step = "call loss.backward() inside the block, before step(); or phase='forward' without an optimizer"
             raise AgentError("workload", message, step)

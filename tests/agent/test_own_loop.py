@@ -220,6 +220,19 @@ def test_training_without_a_backward_is_no_dump_of_training(tmp_path):
     assert not (tmp_path / "dump" / "dump.json").exists()
 
 
+def test_functions_alone_show_no_training_and_the_error_says_so(tmp_path):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    missing = "level api alone records the forward"
+    with (
+        pytest.raises(precflow.AgentError, match=missing),
+        precflow.capture(net, tmp_path / "dump", optimizer=optimizer, level="api") as recording,
+    ):
+        net(batch(0)).square().mean().backward()
+        optimizer.step()
+        recording.step()
+
+
 def called(folder, count, *, ask=False, step=(0, 1)):
     """Record a loop that calls the model so many times, and ends where the recording is done if it asks."""
     net = model()
