@@ -26,7 +26,7 @@ from precflow.diagnosis.nodes import CallKey, CallNode, OutputKey, list_read_inp
 from precflow.dumps.dtypes import FLOATS
 from precflow.dumps.records import Call, Record
 from precflow.judgement.inputs import JudgeInput
-from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
+from precflow.judgement.verdicts import INCOMPLETE_STATUSES, MISALIGNED_STATUSES, Judged
 
 _NAMED = 5  # calls that a sentence names
 _AGREES = frozenset({"pass", "blind", "accepted"})
@@ -124,11 +124,16 @@ class OwnInputs:
                 after: list[CallNode] = []
                 here = self._walk_back(self._nodes, sources, after)
                 there = self._walk_back(self._target_nodes, edges, [])
-                # A call that one side alone makes explains the difference; movement that both sides make does not.
+                # A call that one side alone makes explains the difference; movement that both sides make does not, and what
+                # both sides make and nobody could compare is no way in which they differ.
                 alone = [tuple(filter(self._is_alone, nodes)) for nodes in (here, there)]
-                here, there = alone if any(alone) else (here, there)
+                here, there = alone if any(alone) else map(self._leave_out_unknown, (here, there))
                 return Interval(record, max(judged.ratio, 1.0), node, _name_calls(after), here, there)
         return None
+
+    def _leave_out_unknown(self, nodes: Sequence[CallNode]) -> tuple[CallNode, ...]:
+        """Return the calls but those that nobody could compare."""
+        return tuple(node for node in nodes if not self._has_status(node, INCOMPLETE_STATUSES))
 
     def is_computed_elsewhere(self, record: Record) -> bool:
         """Tell whether an input of the target was computed by a call that did not make it on the reference."""

@@ -290,11 +290,11 @@ class _SuspectSearch:
         return earlier
 
     def _comes_from_outside(self, node: CallNode) -> bool:
-        """Tell whether a wrong tensor of the forward may come from a call that failed before it.
+        """Tell whether a wrong tensor may come from a call of the forward that failed before it.
 
         It was made outside of all recorded modules, as other tools do not record the model as a whole. Whole numbers are data.
         """
-        given = self.tracer.unrecorded.find_failing(node) if node.call.phase == FORWARD else None
+        given = self.tracer.unrecorded.find_failing(node) if node.call.phase in {FORWARD, BACKWARD} else None
         if given is None or given.module is not None or not is_floating(given.record.dtype):
             return False
         earlier = self.tracer.fails_in_forward(node)

@@ -48,6 +48,10 @@ DUMPS |= {
     for task, faults in PICTURE_FAULTS.items()
     for fault in faults
 }
+DUMPS |= {
+    f"functions_statistics{f'_{fault}' * bool(fault)}": {"task": "statistics", "level": "L1", "pictures": True, "fault": fault}
+    for fault in ("", "late_residual")
+}
 OURS = {
     f"own_{detail}{'_fault' * fault}": {"detail": detail, "fault": fault}
     for detail in ("statistics", "tensors")

@@ -72,3 +72,11 @@ def test_inputs_are_those_of_the_outermost_module(foreign_runs):
     assert [*dump.header.inputs.entries] == ["step0.0", "step1.0"]
     module = next(call for call in dump.calls() if call.module == "stem" and not call.operator)
     assert dump.header.inputs.entries["step0.0"].content == module.inputs[0].content
+
+
+def test_calls_of_both_sides_that_statistics_cannot_decide_are_not_told_as_calls_of_one(foreign_runs):
+    """Level L1 knows of no module: what takes another call's output on the target is where it starts."""
+    sides = [read_dump(foreign_runs / name) for name in ("functions_statistics", "functions_statistics_late_residual")]
+    model = compare_dumps(*sides, command="", evaluates=False)
+    assert (model.verdict.verdict, model.region.start) == ("misaligned", "(outside) / add.1")
+    assert "PF234" not in {one.rule for one in model.findings}
