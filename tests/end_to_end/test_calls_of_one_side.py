@@ -45,4 +45,6 @@ def test_a_call_that_one_side_alone_makes_is_what_is_said(compare, way, rule, sa
     assert found.verdict == "misaligned"
     assert (found.findings[0].rule, found.findings[0].certainty) == (rule, "likely")
     assert says in found.findings[0].title
+    verb = "compare" if rule == "PF207" else "inspect"  # one side has no record of a call that the other alone makes
+    assert found.findings[0].try_it.startswith(f"precflow {verb} ")
     assert "PF215" not in {one.rule for one in found.findings}
