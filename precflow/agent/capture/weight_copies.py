@@ -10,6 +10,7 @@ functions that call it, and in the attributes of these variables::
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import types
@@ -24,6 +25,7 @@ _DEEP = 2  # attributes of attributes that are looked into
 _MOST_FRAMES = 64
 _ENOUGH = 0.5  # share of the parameters that a dictionary has to hold
 _WRAPPER = "module."  # what DistributedDataParallel puts before each name
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
 _NO_NAME = re.compile(r"\W+")
 
 Named = Mapping[str, torch.Tensor]
@@ -62,7 +64,7 @@ def _match(mapping: Dict[Any, Any], parameters: Named) -> Dict[int, torch.Tensor
 def _is_copy(value: Any, parameter: torch.Tensor) -> bool:
     """Tell whether a value is a tensor like the parameter, in memory of its own."""
     return (
-        isinstance(value, torch.Tensor)
+        {type(value), type(parameter)} <= _PLAIN  # others, such as shards of a mesh, need not have memory of their own
         and value.layout == torch.strided
         and not value.is_meta
         and value.is_floating_point()
@@ -79,19 +81,37 @@ def _list_mappings() -> Iterator[Tuple[str, Dict[Any, Any]]]:
             return
         module = str(frame.f_globals.get("__name__", ""))
         if not module.startswith(("precflow.", "torch.")):
-            for name, value in list(frame.f_locals.items()):
+            for name, value in _read_variables(frame):
                 yield from _look_into(name, value, _DEEP)
         frame = frame.f_back
+
+
+def _read_variables(frame: types.FrameType) -> List[Tuple[str, Any]]:
+    """Return the variables of a running function.
+
+    Before Python 3.13 what ``f_locals`` returns of a function stays with it until it ends: a batch that the script has deleted
+    would stay in memory. So it is emptied again. Of a module or a class these are the variables themselves.
+    """
+    variables = frame.f_locals
+    listed = list(variables.items())
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(variables) is dict:
+        variables.clear()
+    return listed
 
 
 def _look_into(name: str, value: Any, deep: int) -> Iterator[Tuple[str, Dict[Any, Any]]]:
     if name.startswith("__"):
         return
-    if isinstance(value, dict):
+    kind = type(value)  # not isinstance, nor getattr: an object may answer for another one, and run code of the script
+    if issubclass(kind, dict):
         yield name, value
         return
-    inside = getattr(type(value), "__module__", "").startswith(("torch", "builtins"))
-    attributes = None if inside or isinstance(value, (type, torch.nn.Module)) else getattr(value, "__dict__", None)
-    if deep and type(attributes) is dict:
+    if not deep or str(kind.__module__).startswith(("torch", "builtins")) or issubclass(kind, (type, torch.nn.Module)):
+        return
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return
+    if type(attributes) is dict:
         for attribute, each in list(attributes.items()):
             yield from _look_into("%s_%s" % (name, attribute), each, deep - 1)

@@ -1,5 +1,8 @@
 """Dictionaries of a script that hold copies of its weights are found where the optimizer steps."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -50,3 +53,36 @@ def test_one_dictionary_counts_once_and_not_too_many_do(weights):
     again, second, third, fourth = first, clone(weights), clone(weights), clone(weights)
     assert all((again, second, third, fourth))
     assert len(find_copies(weights)) == 3
+
+
+def test_what_the_script_deletes_afterwards_is_gone(weights):
+    batch = torch.zeros(3)
+    kept = weakref.ref(batch)
+    assert find_copies(weights) == []
+    del batch
+    gc.collect()
+    assert kept() is None
+    assert weights
+
+
+def test_no_code_of_an_object_runs(weights):
+    class Strange:
+        @property
+        def __class__(self):
+            raise RuntimeError("asked for its class")
+
+        def __getattribute__(self, name):
+            raise RuntimeError("asked for " + name)
+
+    strange = Strange()
+    object.__setattr__(strange, "shadow", clone(weights))
+    assert [name for name, _ in find_copies(weights)] == ["copy_in_strange_shadow"]
+
+
+def test_tensors_of_other_kinds_are_no_copies(weights):
+    class Shard(torch.Tensor):
+        pass
+
+    shards = {name: weight.as_subclass(Shard) for name, weight in clone(weights).items()}
+    assert shards
+    assert find_copies(weights) == []
