@@ -85,7 +85,7 @@ def find_regrouped(reference: Iterable[Call], target: Iterable[Call]) -> Mapping
     known = [{_name_without_order(call) for call in side if is_collective(call)} for side in sides]
     everywhere = [{(rank, step, name) for (rank, step, _), names in one.items() for name in names} for one in carried]
     stepped = {
-        (call.rank, call.step, _name_parameter(call, call.outputs[0])): tuple(record.text for record in call.outputs)
+        (call.rank, call.step, name_parameter(call, call.outputs[0])): tuple(record.text for record in call.outputs)
         for call in sides[0]
         if call.phase == OPTIMIZER and call.outputs
     }
@@ -111,7 +111,7 @@ class _Step:
         self._carried: dict[Place, tuple[str, ...]] = {}
         for call in calls:
             for record in call.outputs if call.phase == GRADIENT else ():
-                name = _name_parameter(call, record)
+                name = name_parameter(call, record)
                 self._gradients.setdefault(name, math.prod(record.shape))
                 if record.known:
                     self._by_content[record.known].add(name)
@@ -148,7 +148,7 @@ class _Step:
             names = self._by_content.get(record.known, set()) if record.known else set()
             yield from names if len(names) == 1 else ()  # gradients of zeros are alike
         elif call.phase == GRADIENT:
-            yield from (_name_parameter(call, output) for output in call.outputs)
+            yield from (name_parameter(call, output) for output in call.outputs)
         elif is_collective(call):
             yield from self._carried.get(_place(call), ())
         elif call.module == OUTSIDE and call.phase == FORWARD and call.order not in seen:
@@ -161,6 +161,7 @@ class _Step:
             shares: list[tuple[str, ...]] = []
             left = names
             for bucket in buckets:
+                left = left or names  # a loop may reduce at every micro batch
                 size, count = math.prod(bucket.inputs[0].shape), 0
                 while size > 0 and count < len(left):
                     size -= self._gradients[left[count]]
@@ -188,7 +189,7 @@ def _name_without_order(call: Call) -> tuple[object, ...]:
     return (call.rank, call.step, call.level, call.module, call.call, call.operator, call.ordinal, call.phase)
 
 
-def _name_parameter(call: Call, record: Record) -> str:
+def name_parameter(call: Call, record: Record) -> str:
     """Return the full name of a parameter by the record of its gradient.
 
     A model has no name of its own, so that a parameter of the model itself has no module before its name.

@@ -13,7 +13,8 @@ A device may also run several operators as one. The graph of the model says whic
 of their own any more are covered by the one that they became.
 
 A wrapper may send gradients in buckets of other sizes. A bucket without a partner is covered by the steps of its parameters, if
-their gradients are sent on both sides.
+their gradients are sent on both sides. A loop may reduce gradients at every micro batch, or at the last one alone: those that
+only one side has reduced already are covered by the steps of their parameters, if these agree.
 
 The output of the whole model covers only what the model's own code runs, and nothing inside its modules. Otherwise two sides
 whose modules all have different names would be called aligned after the comparison of a single record.
@@ -45,6 +46,7 @@ _WHY_FUSED = {
 }
 
 _WHY_REGROUPED = "both sides send these gradients in other groups, and what the optimizer makes of them was compared"
+_WHY_REPEATED = "one side reduces these gradients more often in the step, and what the optimizer makes of them agrees"
 
 _When = tuple[str, int, int]  # phase, step and rank
 _Calls = Mapping[tuple[str, _When], Mapping[int, Sequence[str]]]  # module and when -> number of a call -> its outputs' statuses
@@ -56,6 +58,7 @@ def mark_covered(
     decisions: Sequence[Decision],
     fused: Mapping[str, str] | None = None,
     regrouped: Mapping[str, Sequence[str]] | None = None,
+    repeated: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Decision]:
     """Return the decisions; records without a partner that a compared module covers become ``covered``.
 
@@ -68,9 +71,11 @@ def mark_covered(
         decisions: One for each measure, in the same order.
         fused: Module that the other side computes inside of another one -> that one, whose output covers it.
         regrouped: Record of a collective that the other side makes in other groups -> records of what comes of it.
+        repeated: Record of a gradient that one side reduces more often -> records of what the optimizer makes of it.
     """
+    decisions = _mark_repeated(measures, decisions, repeated or {})
     if not any(decision.judged.status in UNPAIRED for decision in decisions):
-        return list(decisions)
+        return decisions
     calls, gradients = _collect_modules(measures, decisions)
     statuses = {measure.record: decision.judged.status for measure, decision in zip(measures, decisions, strict=True)}
     marked = []
@@ -90,6 +95,21 @@ def mark_covered(
                 decision = replace(decision, judged=replace(decision.judged, status=status, reason=reason))  # noqa: PLW2901
         marked.append(decision)
     return _mark_uneven(measures, _mark_namesakes(measures, marked, calls, gradients), calls, gradients)
+
+
+def _mark_repeated(
+    measures: Sequence[Measure], decisions: Sequence[Decision], repeated: Mapping[str, Sequence[str]]
+) -> list[Decision]:
+    """Return the decisions; gradients that one side has reduced already become ``covered`` where the steps agree."""
+    statuses = {measure.record: decision.judged.status for measure, decision in zip(measures, decisions, strict=True)}
+    marked = list(decisions)
+    for number, (measure, decision) in enumerate(zip(measures, decisions, strict=True)):
+        made = {statuses.get(record, "") for record in repeated.get(measure.record, ())}
+        if decision.judged.status in MISALIGNED_STATUSES and made <= _AGREES and "pass" in made:
+            why = f"{decision.judged.reason}; {_WHY_REPEATED}"
+            judged = replace(decision.judged, status="covered", reason=why)
+            marked[number] = replace(decision, judged=judged, failed=frozenset())
+    return marked
 
 
 def _mark_namesakes(measures: Sequence[Measure], decisions: list[Decision], calls: _Calls, gradients: _Lost) -> list[Decision]:

@@ -97,6 +97,7 @@ class Circumstances:
         second_pass: The measures are those after the second pass of escalating capture.
         fused: Module that one side computes inside of another one -> that one.
         regrouped: Record of a collective that the other side makes in other groups -> records of what comes of it.
+        repeated: Record of a gradient that one side reduces more often -> records of what the optimizer makes of it.
         warm_ups: Calls in which everything that a side computed is 0. What differs there is no fault; the run is not aligned.
     """
 
@@ -112,6 +113,7 @@ class Circumstances:
     second_pass: bool = False
     fused: Mapping[str, str] = field(default_factory=dict)
     regrouped: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    repeated: Mapping[str, Sequence[str]] = field(default_factory=dict)
     warm_ups: Sequence[WarmUp] = ()
 
 
@@ -187,7 +189,7 @@ def judge(  # noqa: PLR0913  all but two go by name
     if settle_choices is not None:
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]
-    decisions = mark_covered(measures, decisions, known.fused, known.regrouped)
+    decisions = mark_covered(measures, decisions, known.fused, known.regrouped, known.repeated)
     decisions = mark_copies(measures, decisions)
     decisions = mark_warm_ups(measures, decisions, known.warm_ups)
     decisions, open_settings = _accept_settings(measures, decisions, known.other_settings, accepted)

@@ -21,6 +21,7 @@ from precflow.diagnosis.training.gradients import describe_left, find_left_gradi
 from precflow.diagnosis.training.updates import describe_still, find_still_parameters
 from precflow.dumps.collectives import find_regrouped
 from precflow.dumps.protocol import Dump
+from precflow.dumps.repeated_reductions import find_repeated
 from precflow.dumps.warm_up import find_warm_ups
 from precflow.environment.changes import find_changes
 from precflow.environment.unseen import describe_unseen
@@ -176,6 +177,7 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
             second_pass=second("compare") in needs,
             fused={**target.header.fused, **reference.header.fused},
             regrouped=find_regrouped(reference.calls(), target.calls()),
+            repeated=find_repeated(reference.calls(), target.calls()),
             warm_ups=find_warm_ups(reference.calls(), target.calls()),
         ),
         folders=job.team.get("standard", ()),

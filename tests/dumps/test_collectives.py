@@ -111,3 +111,26 @@ def test_of_others_the_order_and_the_sizes_count():
         doubled.reduce((2 * shape[0],), module="block")
     assert numbers(here.made, there.made) == {1: 2, 2: 3}
     assert numbers(there.made, doubled.made) == {}  # as many of other sizes: the same ones
+
+
+def test_a_bucket_that_is_reduced_again_carries_the_same():
+    calls = Calls()
+    for name, shape in {"b": (2,), "a": (3,)}.items():
+        calls.gradient(name, shape)
+    calls.reduce((5,), phase="backward")
+    calls.reduce((5,), phase="backward")
+    assert calls.carried() == [("b", "a"), ("b", "a")]
+
+
+def test_the_last_reduction_of_gradients_is_the_partner_of_the_only_one():
+    always, last = Calls(), Calls()
+    for calls in (always, last):
+        calls.gradient("a.weight", (3,))
+        calls.reduce((3,), phase="backward")
+    always.reduce((3,), phase="backward")
+    name = ("(outside)", "all_reduce", "backward")
+    numbers = find_numbers(last.made, always.made)
+    assert {(place[2], place[4], place[5], own): number for (place, own), number in numbers.items()} == {
+        (*name, 0): 2,
+        (*name, 1): 0,
+    }

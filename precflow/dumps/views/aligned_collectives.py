@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from precflow.dumps.collectives import find_carried, is_collective
+from precflow.dumps.collectives import REDUCING, find_carried, is_collective
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.views.alignment import align
@@ -152,9 +152,11 @@ def _pair(here: Sequence[_Described], there: Sequence[_Described]) -> dict[int, 
         if one.carried:
             waiting[one.carried].append(place)
     pairs: dict[int, int] = {}
-    for place, one in enumerate(there):
-        if waiting.get(one.carried):
-            pairs[place] = waiting[one.carried].pop(0)
+    for names, others in waiting.items():
+        own = [place for place, one in enumerate(there) if one.carried == names]
+        # The optimizer is given what the last one returns: a loop may reduce at every micro batch.
+        last = min(len(own), len(others)) if here[others[0]].call.operator.removeprefix("aten.") in REDUCING else 0
+        pairs |= dict(zip(own[-last:], others[-last:], strict=False) if last else zip(own, others, strict=False))
     taken = set(pairs.values())
     left = [place for place in range(len(here)) if place not in taken]
     right = [place for place in range(len(there)) if place not in pairs]

@@ -284,6 +284,44 @@ def test_buckets_of_other_sizes_are_no_fault(script, watch):
     assert wrong.verdict.verdict == "misaligned"
 
 
+MICRO_BATCHES = """
+import contextlib, sys, torch
+import torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+model = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(2):
+    for micro in range(2):
+        features = torch.randn(8, 8, generator=torch.Generator().manual_seed(2 * step + micro))[rank::2]
+        waits = micro == 0 and sys.argv[2] != "always"
+        with model.no_sync() if waits else contextlib.nullcontext():
+            model(features).square().mean().backward()
+    if len(sys.argv) > 3:
+        net[0].weight.grad *= 1.1
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def test_gradients_may_be_reduced_at_every_micro_batch(script, watch):
+    """What the optimizer is given is the same: the mean of a mean and of what each rank adds."""
+    path, capture = script(MICRO_BATCHES), {"step": [0, 1], "detail": "tensors", "level": ["module", "api"]}
+    ways = {"last": ["last"], "always": ["always"], "wrong": ["always", "wrong"]}
+    seen = {way: watch(path, *arguments, ranks=2, folder=way, capture=capture) for way, arguments in ways.items()}
+    assert {one.code for one in seen.values()} == {0}, [one.log for one in seen.values()]
+    for one, other in (("last", "always"), ("always", "last")):
+        right = compare_dumps(seen[one].dump, seen[other].dump, command="")
+        assert (right.verdict.verdict, tuple(right.verdict.reasons), tuple(right.findings)) == ("aligned", (), ())
+        covered = [row for row in right.rows if "reduces these gradients more often" in row.judged.reason]
+        assert {row.judged.status for row in covered} == {"covered"}
+    assert compare_dumps(seen["last"].dump, seen["wrong"].dump, command="").verdict.verdict == "misaligned"
+
+
 @pytest.mark.parametrize("level", [["module"], ["module", "api"]])
 def test_a_rank_that_clips_alone_starts_at_the_optimizer_of_the_first_step(script, watch, level):
     path, capture = script(LACKING), {"step": [0, 1], "detail": "tensors", "level": level}
