@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from precflow.agent.contract import CHECKED
@@ -15,6 +16,7 @@ from precflow.environment.amounts import find_other_micro_batches
 from precflow.environment.program import describe_other_program
 
 _SHOWN = 5
+_RANK = re.compile(r"rank\d+\.(.+)")  # of the names of weights
 _STEP = re.compile(r"(?:rank\d+\.)?step(\d+)\.")  # of the names of a script's inputs
 
 
@@ -184,6 +186,17 @@ def find_partnerless(reference: ContentEntries, target: ContentEntries) -> list[
     return alone + [name for name in target.entries if name not in reference.entries]
 
 
+def complete_ranks(weights: ContentEntries, other: ContentEntries) -> ContentEntries:
+    """Return weights with an entry for each weight of a rank that only the other side lists.
+
+    A header lists of the ranks behind the first only the weights that differ from those of rank 0, so that ``rank1.a`` without
+    an entry is ``a``.
+    """
+    found = {name: match[1] for name in other.entries if name not in weights.entries and (match := _RANK.match(name))}
+    more = {name: weights.entries[own] for name, own in found.items() if own in weights.entries}
+    return replace(weights, entries={**weights.entries, **more}) if more else weights
+
+
 def _describe_difference(name: str, reference: ContentEntries, target: ContentEntries) -> str:
     """Say how the weights or the inputs differ; ``""`` if they do not."""
     unknown = [side for side, one in (("reference", reference), ("target", target)) if not one.digest]
@@ -193,6 +206,8 @@ def _describe_difference(name: str, reference: ContentEntries, target: ContentEn
         return f"the {name} of the {' and the '.join(unknown)} are not recorded, so it is unknown whether they are the same"
     if reference.digest == target.digest:
         return ""
+    if name == "weights":
+        reference, target = complete_ranks(reference, target), complete_ranks(target, reference)
     alone = find_partnerless(reference, target)
     names = [one for one in find_different(reference, target) if one not in set(alone)]
     texts = []

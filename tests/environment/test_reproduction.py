@@ -38,6 +38,14 @@ def test_weights_that_differ_are_named():
     assert found == ["the weights differ in 1 of 2: b"]
 
 
+def test_a_rank_that_starts_with_other_weights_is_named():
+    """A header lists of further ranks only what differs from rank 0."""
+    same, other = holdings("x", a="1", b="2"), holdings("y", **{"a": "1", "b": "2", "rank1.b": "3"})
+    for here, there in ((same, other), (other, same)):
+        (text,) = find_blockers(header(weights=here), header(weights=there), BOTH)
+        assert text == "the weights differ in 1 of 3: rank1.b"
+
+
 def test_weights_under_other_names_do_not_differ_in_more_than_there_are():
     here, there = holdings("x", a="1", b="2", old="3"), holdings("y", a="1", b="4", new="3")
     (text,) = find_blockers(header(weights=here), header(weights=there), BOTH)

@@ -109,9 +109,11 @@ def _compare_starts(reference: Header, target: Header) -> dict[str, Any]:
     """Return what differed before the first operator ran: weights, inputs, seeds, random numbers."""
     seeds = {"seed_reference": reference.determinism.get("seed"), "seed_target": target.determinism.get("seed")}
     drawn = [str(draw.get("operator", "")) for draw in (*reference.draws, *target.draws) if not draw.get("moved", True)]
+    own, other = reference.weights, target.weights
+    weights = reproduction.complete_ranks(own, other), reproduction.complete_ranks(other, own)
     return {
-        **_compare_contents("weights", reference.weights, target.weights),
-        "weights_on_one_side_count": len(reproduction.find_partnerless(reference.weights, target.weights)),
+        **_compare_contents("weights", *weights),
+        "weights_on_one_side_count": len(reproduction.find_partnerless(*weights)),
         **_compare_contents("inputs", reference.inputs, target.inputs),
         **{name: seed for name, seed in seeds.items() if seed is not None},
         "device_draws": sorted(set(drawn)),

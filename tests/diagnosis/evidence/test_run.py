@@ -51,6 +51,14 @@ def test_weights_without_a_partner_are_counted_by_themselves(about):
     assert (found["weights_different_count"], found["weights_on_one_side_count"]) == (2, 2)
 
 
+def test_a_weight_of_one_rank_is_compared_with_what_all_ranks_have_on_the_other_side(about):
+    names = (["w"], ["w", "rank1.w"])
+    sides = [{"weights": ContentEntries(str(each), {n: ContentEntry(n, "float32", ()) for n in each})} for each in names]
+    found = about(*sides)
+    assert found["weights_different"] == ["rank1.w"]
+    assert (found["weights_different_count"], found["weights_on_one_side_count"]) == (1, 0)
+
+
 def test_of_a_dump_without_header_no_weights_are_known_to_differ(about):
     whole = {"weights": ContentEntries("d", {"w": ContentEntry("c", "float32", ())})}
     found = about(whole, {"weights": ContentEntries()}, incomplete=["the target dump t/ was never sealed"])
