@@ -123,7 +123,9 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
     still = find_still_parameters(reference, target, measures)
     still = keep_whatever_data(still) if blockers else still
     observed = [] if blockers else add_products(reference, target, observe(reference, target, choose_examined(region.suspects)))
-    # What the loss does is told by itself: gradients that are made of it have no cause of their own.
+    # What the loss does is told by itself: gradients that are made of it have no cause of their own, but for a backward that
+    # computes wrongly at its own inputs.
+    wrong_in_place = {call for call, one in by_call.items() if one.is_fault}
     of_loss = {BACKWARD, GRADIENT} if _OF_LOSS & of_run.keys() else set()
     of_training = (
         {} if blockers else training.gather(reference, target, steps=steps, gradients=comparison.gradients, still=still)
@@ -134,7 +136,10 @@ def collect(comparison: Comparison, repro: Path | None = None) -> dict[str, Any]
         one
         for one in observed
         if not _is_told(one, still, steps, treated)
-        and one.reference.phase not in of_loss
+        and (
+            one.reference.phase not in of_loss
+            or (one.reference.phase == BACKWARD and name_call(one.reference) in wrong_in_place)
+        )
         and not (one.reference.phase == GRADIENT and one.reference.step == of_training.get("gradients_left_step"))
         and not ("state_anew" in of_run and one.reference.phase == OPTIMIZER)
         and not (one.reference.phase != OPTIMIZER and one.reference.step > of_run.get("written_after", one.reference.step))

@@ -1,6 +1,7 @@
 """From two dumps to findings: faults as an accelerator makes them, computed by torch, named by the shipped rules."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import ml_dtypes
 import msgspec
@@ -14,9 +15,11 @@ from precflow.config.schema import Capture, RunConfig, Side
 from precflow.diagnosis.advice.rule_files import load_rules
 from precflow.diagnosis.advice.rules import advise
 from precflow.diagnosis.comparison import Comparison
+from precflow.diagnosis.evaluation import name_call
 from precflow.diagnosis.evidence.collect import collect, keep_tensors, record_inside
 from precflow.diagnosis.evidence.names import EVIDENCE
 from precflow.diagnosis.findings import Region, Suspect
+from precflow.diagnosis.introduced import IntroducedError
 from precflow.diagnosis.localize import localize
 from precflow.dumps.header import Header
 
@@ -288,6 +291,25 @@ def test_steps_that_are_given_other_gradients_behind_a_wrong_backward_have_no_ca
     found = collect(Comparison(*sides, CONFIG, region=region, measures=measures, judged=judged))
     assert {one["phase"] for one in found["suspects"]} == {"backward", start}
     assert ("optimizer" in found["suspect_kinds"]) == (start == "optimizer")
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_behind_another_loss_a_backward_has_a_cause_of_its_own_only_where_it_is_wrong_in_place(
+    wrong, hand_made, judge_calls, monkeypatch
+):
+    sides = []
+    for factor in (1.0, 0.5):
+        dump = hand_made()
+        dump.module("norm", value=factor * np.ones((2, 2), np.float32), phase="backward", class_name="LayerNorm")
+        sides.append(dump)
+    measures, judged = judge_calls(sides[0], {call.name: "fail" for call in sides[0].made})
+    call = sides[0].made[0]
+    region = Region(suspects=(Suspect.of(call, call.outputs[0].text, 9.0, ""),))
+    introduced = [IntroducedError(name_call(call), "0", "other", 99.0, 9.0, "rho", is_fault=wrong)]
+    of_run = SimpleNamespace(gather=lambda _run: {"tokens_left_out": "2 of 48 (rows 45, 46)"})
+    monkeypatch.setattr("precflow.diagnosis.evidence.collect.list_of_run", lambda: [of_run])
+    comparison = Comparison(*sides, CONFIG, region=region, measures=measures, judged=judged, introduced=introduced)
+    assert len(collect(comparison)["suspects"]) == wrong
 
 
 @pytest.mark.parametrize(("length", "first"), [(200, "PF230"), (100, "PF202")])  # int8 ends at 127
