@@ -24,6 +24,7 @@ _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
 _COUNTED = 1e-3  # relative: a factor that is nearer to a count is one
 _SPREAD = 1e-3
+_POWER = 1e-6  # of the logarithm: a factor that is as near to a power of two is one
 _SPREAD_OF_FACTOR = 0.02  # norms may be so much farther apart, of the logarithm between the factors
 _SCALED_SPREAD = 0.05  # and so far at most
 _AVERAGING = {"batch_norm": "training", "instance_norm": "use_input_stats"}  # operator -> argument that turns averaging on
@@ -75,6 +76,18 @@ EVIDENCE = {
         "which is", "Which counts of the run it is, or one divided by them: ranks, micro batches of a step; absent if none."
     ),
     "gradient_factor_share": Evidence("parameters with that factor", "Of those with a gradient.", unit="%"),
+    "gradient_factor_estimated": Evidence(
+        "that factor is of the statistics alone",
+        "Smallest, largest, sum and norm have it; neither tensors nor sketches were kept.",
+    ),
+    "gradient_given_factor": Evidence(
+        "what the optimizer sees is that of the reference times",
+        "In the same step, after what the script does to gradients; absent without one factor for all.",
+    ),
+    "gradient_scale_taken_off": Evidence(
+        "the factor is taken off before the optimizer",
+        "The optimizer sees the same on both sides, and clipping to one norm cannot be what made it so.",
+    ),
     "gradients_reference": Evidence(
         "between backward and the optimizer, on the reference",
         "What happened to the gradients in the first step in which it differs; absent if it is the same.",
@@ -128,8 +141,7 @@ def gather(
         "optimizer_choices": find_other_choices(reference, target),
         **_find_shift(_pair_steps(reference, target)),
         **_count_steps([one for one in steps if one.parameter not in {each.parameter for each in still}]),
-        **(factor := _find_factor(gradients.rows)),
-        **(name_factor(factor["gradient_factor"], reference) if factor else {}),
+        **_describe_factor(gradients, reference),
         **_compare_changes(gradients),
         **_describe_left(gradients),
         "batches_shuffled": _are_shuffled(reference, target),
@@ -256,6 +268,40 @@ def _count_steps(steps: Sequence[ReplayedStep]) -> dict[str, Any]:
 
 
 # Gradients
+
+
+def _describe_factor(gradients: Gradients, reference: Dump) -> dict[str, Any]:
+    """Return the factor between the gradients of both sides, and what is left of it when the optimizer sees them."""
+    found = _find_factor(gradients.rows)
+    if not found:
+        return {}
+    first = min(row.step for row in gradients.rows)
+    found["gradient_factor_estimated"] = any(row.multiple is not None for row in gradients.rows if row.step == first)
+    found |= name_factor(found["gradient_factor"], reference)
+    given = _find_factor(gradients.given)
+    if not given:
+        return found
+    left = given["gradient_factor"]
+    is_taken_off = math.isclose(left, 1.0, rel_tol=_SPREAD) and given["gradient_factor_share"] == 1.0
+    is_taken_off = is_taken_off and any(_is_never_clipped(side, gradients.changes) for side in ("reference", "target"))
+    return {**found, "gradient_given_factor": left, "gradient_scale_taken_off": is_taken_off}
+
+
+def _is_never_clipped(side: str, changes: Sequence[GradientChange]) -> bool:
+    """Tell whether a side leaves its gradients, or multiplies them by a power of two, in every recorded step.
+
+    Clipped to one norm, gradients that are wrong by a factor agree as well, by a factor that follows from their norm.
+    """
+    own = [change for change in changes if change.side == side]
+    return bool(own) and all(
+        change.kind == "none" or (change.kind == "scaled" and change.amount > 0 and _is_power_of_two(change.amount))
+        for change in own
+    )
+
+
+def _is_power_of_two(number: float) -> bool:
+    power = math.log2(number)
+    return abs(power - round(power)) < _POWER
 
 
 def _find_factor(rows: Sequence[GradientRow]) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class GradientRow:
         reference: Norm on the reference, over ordinary elements; ``None`` if too little was kept.
         target: Norm on the target.
         cosine: Cosine between both; ``None`` if it is not known, or a side is zero.
+        multiple: Factor that smallest, largest, sum and norm share, where the cosine is not known; ``None`` without one.
     """
 
     parameter: str
@@ -65,11 +66,14 @@ class GradientRow:
     reference: float | None
     target: float | None
     cosine: float | None
+    multiple: float | None = None
 
     @property
     def factor(self) -> float | None:
         """The target as a multiple of the reference; ``None`` if they have another direction, or it is not known."""
-        if self.cosine is None or self.cosine < _SAME_DIRECTION or not self.reference or not self.target:
+        if self.cosine is None:
+            return self.multiple
+        if self.cosine < _SAME_DIRECTION or not self.reference or not self.target:
             return None
         return self.target / self.reference
 
@@ -126,12 +130,14 @@ class Gradients:
         changes: What happened to them before the optimizer; empty if either phase was not recorded.
         narrow: Side -> the 16-bit type that holds all gradients that its optimizer sees, though they have another type.
         left: Gradients that were not cleared on one side; ``None`` if both cleared them, or neither did.
+        given: The same as ``rows``, of what the optimizer sees in the first step; empty if either phase was not recorded.
     """
 
     rows: tuple[GradientRow, ...] = ()
     changes: tuple[GradientChange, ...] = ()
     narrow: Mapping[str, str] | None = None
     left: LeftGradients | None = None
+    given: tuple[GradientRow, ...] = ()
 
 
 def measure_gradients(reference: Dump, target: Dump, measures: Iterable[Measure] = ()) -> Gradients:
@@ -146,14 +152,7 @@ def measure_gradients(reference: Dump, target: Dump, measures: Iterable[Measure]
     """
     sides = [_Side(dump) for dump in (reference, target)]
     cosines = {measure.record: measure.metrics.get("cosine_similarity") for measure in measures}
-    here, there = (side.gradients or side.given for side in sides)
-    rows = []
-    for place, record in here.items():
-        other = there.get(place)
-        if other is None or other.shape != record.shape or not is_floating(record.dtype):
-            continue
-        rank, step, name = place
-        rows.append(GradientRow(name, step, rank, *_compare(sides, record, other, cosines)))
+    rows = _measure_rows(sides, [side.gradients or side.given for side in sides], cosines)
     changes = [
         change for name, side in zip(("reference", "target"), sides, strict=True) for change in _find_changes(name, side)
     ]
@@ -163,7 +162,11 @@ def measure_gradients(reference: Dump, target: Dump, measures: Iterable[Measure]
         for name, side, other in zip(("reference", "target"), sides, reversed(sides), strict=True)
         if side.narrow and (other.narrow or other.measure_fitting(side.narrow) <= _FEW)
     }
-    return Gradients(tuple(rows), tuple(changes), narrow, _find_left(sides))
+    first = min((row.step for row in rows), default=0)
+    given = [{place: record for place, record in side.given.items() if place[1] == first} for side in sides]
+    both = all(side.gradients for side in sides)
+    seen = _measure_rows(sides, given, cosines) if both else []
+    return Gradients(tuple(rows), tuple(changes), narrow, _find_left(sides), tuple(seen))
 
 
 class _Side:
@@ -242,6 +245,22 @@ class _Side:
         return next((name for name, dtype in _NARROW.items() if all(_fits(one, dtype) for one in values)), "")
 
 
+def _measure_rows(
+    sides: Sequence[_Side], records: Sequence[Mapping[Place, Record]], cosines: Mapping[str, float | None]
+) -> list[GradientRow]:
+    here, there = records
+    rows = []
+    for place, record in here.items():
+        other = there.get(place)
+        if other is None or other.shape != record.shape or not is_floating(record.dtype):
+            continue
+        rank, step, name = place
+        norms_and_cosine = _compare(sides, record, other, cosines)
+        multiple = _find_multiple(record, other) if norms_and_cosine[-1] is None else None
+        rows.append(GradientRow(name, step, rank, *norms_and_cosine, multiple))
+    return rows
+
+
 def _compare(
     sides: Sequence[_Side], record: Record, other: Record, cosines: Mapping[str, float | None]
 ) -> tuple[float | None, float | None, float | None]:
@@ -268,6 +287,26 @@ def _find_cosine(left: Floats | None, right: Floats | None) -> float | None:
         return None
     size = float(np.linalg.norm(left)) * float(np.linalg.norm(right))
     return max(-1.0, min(1.0, float(left @ right) / size)) if 0.0 < size < math.inf else None
+
+
+def _find_multiple(record: Record, other: Record) -> float | None:
+    """Return the factor that smallest, largest, sum and norm share; ``None`` without one, or if a value is not finite."""
+    here, there = record.statistics, other.statistics
+    norms = _norm_of(record), _norm_of(other)
+    if (
+        here is None
+        or there is None
+        or not norms[0]
+        or not norms[1]
+        or any(one.nonfinite or one.sentinel for one in (here, there))
+    ):
+        return None
+    factor = norms[1] / norms[0]
+    numbers = [[float(number or 0.0) for number in (one.minimum, one.maximum, one.sum)] for one in (here, there)]
+    peak = max(map(abs, numbers[0][:2]))
+    slack = [_SAME_FACTOR * factor * size for size in (peak, peak, norms[0])]
+    fits = (abs(b - factor * a) <= most for a, b, most in zip(*numbers, slack, strict=True))
+    return factor if all(fits) else None
 
 
 def _norm_of(record: Record) -> float | None:

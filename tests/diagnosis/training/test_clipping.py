@@ -137,3 +137,26 @@ def test_the_same_treatment_is_no_difference(tmp_path, reference, target, loop):
     sides = {"reference": reference, "target": target}
     model = compare_dumps(*(record(tmp_path, side, **{**loop, **own}) for side, own in sides.items()), command="")
     assert "PF805" not in {one.rule for one in model.findings}
+
+
+SCALE = {"loss_scale": 65536.0}
+FACTORS = {
+    "a loss scale that is taken off": ({}, SCALE, "PF823", "likely"),
+    "the reference's loss scale": (SCALE, {}, "PF823", "likely"),
+    "another loss scale": ({"loss_scale": 3.0}, SCALE, "PF823", "likely"),
+    "a scaled loss": ({}, {"times": 4.0}, "PF804", "certain"),
+    "a scaled loss, both with a loss scale": (SCALE, {**SCALE, "times": 4.0}, "PF804", "certain"),
+    "a scaled loss that clipping hides, or a loss scale": ({"treat": HALF}, {"treat": HALF, "times": 4.0}, "PF804", "possible"),
+}
+
+
+@pytest.mark.parametrize(
+    "loop", [{}, {"detail": "statistics"}, slow({"micro": 2, "optimizer": SGD}), slow({"detail": "tensors"})], ids=str
+)
+@pytest.mark.parametrize(("reference", "target", "rule", "certainty"), FACTORS.values(), ids=FACTORS.keys())
+def test_a_factor_that_is_taken_off_before_the_optimizer_is_no_fault(tmp_path, reference, target, rule, certainty, loop):
+    sides = {"reference": reference, "target": target}
+    model = compare_dumps(*(record(tmp_path, side, **{**loop, **own}) for side, own in sides.items()), command="")
+    if loop.get("detail") == "statistics" and certainty == "certain":
+        certainty = "likely"  # four numbers of each gradient have the factor, and not each element
+    assert [(one.rule, one.certainty) for one in model.findings] == [(rule, certainty)]
