@@ -118,7 +118,9 @@ class OperatorCalls:
         """Give the result of a cast, a move to a device or an attribute access the source of the tensor it was made from."""
         if not positional or not isinstance(result, torch.Tensor) or not isinstance(positional[0], torch.Tensor):
             return
+        wrote = result is not positional[0] and has_own_memory(result, storages_of(positional[:1]))
+        if wrote and self._lines.before_reading is not None:  # a collective that has just run is the source of what it wrote
+            self._lines.before_reading([positional[0]])
         source = self._lines.sources.find(positional[0])
         if source is not None and result is not positional[0]:
-            wrote = has_own_memory(result, storages_of(positional[:1]))
             self._lines.sources.note_output(result, source, wrote=wrote)

@@ -86,6 +86,15 @@ class Hasty(nn.Module):
         return early
 
 
+class Narrow(nn.Module):
+    """Sends numbers in a narrower type than it computes in."""
+
+    def forward(self, hidden):
+        sent = (hidden * 1.5).half()
+        dist.all_reduce(sent)
+        return sent.float() + 1
+
+
 def forward(model):
     def step():
         with torch.no_grad():
@@ -128,7 +137,7 @@ def build(part):
     if part in ("data_parallel", "sharded"):
         return train({"data_parallel": data_parallel, "sharded": sharded}[part])
     torch.manual_seed(0)
-    model = {"calls": Calls, "functional": Functional, "hasty": Hasty}[part]()
+    model = {"calls": Calls, "functional": Functional, "hasty": Hasty, "narrow": Narrow}[part]()
     return model, forward(model)
 
 

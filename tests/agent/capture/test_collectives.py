@@ -42,7 +42,7 @@ def recorded(tmp_path_factory, warm_server):
 
 @pytest.fixture(scope="module")
 def called(recorded):
-    return recorded("calls", "functional", "hasty")
+    return recorded("calls", "functional", "hasty", "narrow")
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +137,12 @@ def test_a_result_that_is_read_before_it_is_done_is_told(called):
     (other,) = collectives(called, "hasty", 1)
     assert call.outputs[0].content == other.outputs[0].content
     assert not any("read" in call.arguments for rank in RANKS for call in collectives(called, "calls", rank))
+
+
+def test_a_cast_of_what_a_collective_returned_comes_from_the_collective(called):
+    (call,) = collectives(called, "narrow", 0)
+    (add,) = [each for each in read_dump(called / "narrow").calls(step=0, rank=0) if each.operator == "add"]
+    assert add.inputs[0].source == (call.order, call.outputs[0].index)
 
 
 @pytest.mark.slow
