@@ -746,7 +746,7 @@ def dropout_left_on(call: Call, size: float) -> Tensor:
     return functional.dropout(call.args[0], size, training=True)
 
 
-@kind("random, data and kernel", _any, "PF401", of="weights")
+@kind("random, data and kernel", _any, "PF401", "PF421", of="weights")
 def weights_through_bfloat16(model: torch.nn.Module, _: float) -> None:
     """The weights came through a conversion to bfloat16."""
     with torch.no_grad():
