@@ -50,7 +50,7 @@ def find_changes(reference: Header, target: Header) -> tuple[RunChange, ...]:
 def describe_changes(changes: Sequence[RunChange]) -> str:
     """Return changes in words, as they follow a verdict; ``""`` without any.
 
-    >>> describe_changes([Change("seeds", 1, 1, "seeds set"), Change("algorithms", 1, 1, "deterministic algorithms")])
+    >>> describe_changes([RunChange("seeds", 1, 1, "seeds set"), RunChange("algorithms", 1, 1, "deterministic algorithms")])
     'with seeds set and deterministic algorithms'
     """
     texts = [change.text for change in changes]

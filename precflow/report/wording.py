@@ -146,8 +146,8 @@ def describe_inconclusive(counts: Mapping[str, int]) -> str:
 def describe_changed(verdict: Verdict) -> str:
     """Return what the recipe changed in what ran, and whether it was also run as it is; ``""`` if nothing was changed.
 
-    >>> from precflow.environment.changes import Change
-    >>> describe_changed(Verdict("aligned", changes=(Change("seeds", 1, 1, "seeds set"),)))
+    >>> from precflow.environment.changes import RunChange
+    >>> describe_changed(Verdict("aligned", changes=(RunChange("seeds", 1, 1, "seeds set"),)))
     'with seeds set'
     """
     as_is = "" if verdict.as_is.text in verdict.reasons else verdict.as_is.text

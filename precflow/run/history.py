@@ -248,7 +248,7 @@ def keep_summaries(folder: Path) -> int:
 def describe_change(change: FactChange) -> str:
     """Return a change in one line.
 
-    >>> describe_change(Change("dtype", "float32", "", "target"))
+    >>> describe_change(FactChange("dtype", "float32", "", "target"))
     'target: dtype float32 -> (unset)'
     """
     side = f"{change.side}: " if change.side else ""

@@ -139,6 +139,7 @@ def test_every_change_that_a_shipped_rule_proposes_can_be_made(asked, tried):
     change = "capture=escalating" if "keep_tensors" in tried else tried.replace("{{ seed_reference }}", "7")
     change = change.replace("{{ changes_undone or 'determinism.repeat=true' }}", "determinism.repeat=true")
     change = re.sub(r"{{ '([^']*)' if exported_by.*?}}", r"\1", change).replace("{{ half_keep }}", KEPT_NODE)
+    change = re.sub(r"{{ '' if rate_shift_steps.*? else '([^']*)' }}", r"\1", change)
     change = re.sub(r"{{ (curve_|\(curve_).*?}}", "3", change)
     assert "{{" not in change
     assert not changes_nothing(job, change)

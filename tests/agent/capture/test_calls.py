@@ -15,6 +15,7 @@ class Noted:
     def __init__(self):
         self.sources = self
         self.substitute = None
+        self.before_reading = None
         self.known = {}
         self.stored = []
         self.read_weights = []
