@@ -37,7 +37,15 @@ def violations(value, schema, place="$"):
 
 
 def _plain_violations(value, schema, place):
-    types = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
+    types = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+        "null": type(None),
+    }
     expected = types[schema["type"]] if "type" in schema else object
     if not isinstance(value, expected) or (isinstance(value, bool) and schema.get("type") in {"integer", "number"}):
         return [f"{place}: {value!r} is no {schema['type']}"]
