@@ -34,14 +34,16 @@ ALONE = (
     "target.device=cpu",
     "tolerance.standards=[calibrated]",
 )
+# An interpreter of its own for each process: a fork has the threads of what it was forked from.
+OWN = {"PRECFLOW_TRUST": "threaded", "OMP_DYNAMIC": "FALSE"}
 
 
 def test_what_threads_batch_and_float64_change_is_ranked(precflow, tmp_path):
     (tmp_path / "threaded.py").write_text(WORKLOAD, encoding="utf-8")
-    ended = precflow(*ALONE, cwd=tmp_path, PRECFLOW_TRUST="threaded")
+    ended = precflow(*ALONE, cwd=tmp_path, **OWN)
     assert ended.code == 0, ended.err
     words = ("stability", "minilm", "--also", "threads,batch,float64", "--json", "--page", "page.html")
-    told = precflow(*words, cwd=tmp_path, PRECFLOW_TRUST="threaded")
+    told = precflow(*words, cwd=tmp_path, **OWN)
     assert told.code == 0, told.err
     also = json.loads(told.out)["also"]
     threads = {call["name"]: call["leaves"] for call in also["threads"]["calls"]}
@@ -55,5 +57,5 @@ def test_what_threads_batch_and_float64_change_is_ranked(precflow, tmp_path):
     assert 0 < max(call["leaves"] for call in also["float64"]["calls"]) < 1e-6
     log = (tmp_path / "runs" / "minilm" / "stability" / "float64.log").read_text(encoding="utf-8")
     assert "stage=dump side=reference state=kept" in log  # of both ways it is the same
-    refused = precflow("stability", "minilm", "--also", "thread", cwd=tmp_path, PRECFLOW_TRUST="threaded")
+    refused = precflow("stability", "minilm", "--also", "thread", cwd=tmp_path, **OWN)
     assert refused.problems(2, "--also thread: expected threads or batch or float64") == []
