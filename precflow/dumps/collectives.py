@@ -75,8 +75,8 @@ def find_regrouped(reference: Iterable[Call], target: Iterable[Call]) -> Mapping
         target: Calls of the target, numbered as their partners are.
 
     Returns:
-        Identity text of each of its records -> those of what the optimizer makes of these gradients, weights and its state,
-        which tell whether both ways come to the same. Left out is one of whose parameters no step was recorded.
+        Identity text of each of its records -> those of the optimizer's steps of these parameters. They tell whether both ways
+        come to the same. A collective is left out if a parameter of it has no recorded step.
     """
     sides = [list(reference), list(target)]
     carried = [find_carried(side) for side in sides]

@@ -107,8 +107,8 @@ class Watcher:
         steps: The steps so far.
         models: The models so far.
         calls: Name of a model that has weights -> its calls so far, recorded or not, in training and in evaluation.
-        in_evaluation: Step -> its calls that compute gradients of a trained model in evaluation mode, where it computes
-            something else then.
+        in_evaluation: Step -> number of calls that compute gradients in evaluation mode. Only models count that compute
+            something else in that mode.
         evaluations: Number of calls that were taken for evaluation and not recorded.
         elsewhere: Number of calls of models in other threads, which are not recorded.
         unseen: Names of parameters that got a gradient though no module that holds them was seen to run.

@@ -222,10 +222,9 @@ def _find_missing(calls: Sequence[Call], others: Sequence[Call], suspects: Seque
 def find_lost(reference: Dump, target: Dump, suspect: Suspect) -> dict[str, Any]:
     """Return which collective's result has become zeros in part on its way to where the error of a suspect is seen.
 
-    The target calls it too, and its result agrees: the sum that a rank has not made is its own part of it, and where the parts
-    of the ranks do not overlap, as those of a vocabulary, the rest is zeros as well.
-    The input that the error came with, or else the output of the suspect, differs from the reference
-    by exactly that part of it, whether it is the result or a sum with it. Without tensors their sketches tell.
+    The target has to call it too, with a result that agrees. A rank that never sums holds its own part alone, and the rest is
+    zeros there as well if parts do not overlap, as those of a vocabulary. The input that the error came with, or else the
+    suspect's output, differs from the reference by exactly the zeros. Without tensors their sketches tell.
     """
     seen = suspect.arrives or suspect.record
     here, there = (_find_record(dump.calls(), seen) for dump in (reference, target))
