@@ -64,9 +64,7 @@ REHEARSAL_FILE = "rehearsal.json"  # what action "rehearse" writes beside the li
 
 ROOT_MODULE = ""  # the model itself
 BEFORE = "before"  # index `weight.before` of an input of the optimizer: the weight before the step
-COPY_IN = (
-    "copy_in_"  # index `weight.copy_in_average` of an output of the optimizer: what a dictionary `average` of the script holds
-)
+COPY_IN = "copy_in_"  # index `weight.copy_in_average` of an output of the optimizer: what the script keeps in `average`
 _WRAPPED = "_orig_mod"  # where the wrapper that torch.compile puts around a module keeps it
 OUTSIDE = "(outside)"  # module of operators that run while no module of the model is running
 

@@ -1,7 +1,7 @@
-"""Dictionaries of weights that one side alone keeps: they are shown and never counted.
+"""Copies of weights that one side alone keeps: they are shown and never counted.
 
 A script may keep its weights once more, for a moving average or to look at them. What is on both sides is compared. A
-dictionary of one side alone, or of another name, says nothing about what both compute.
+copy of one side alone, or of another name, says nothing about what both compute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WHY = "a copy of the weights that the script of one side alone keeps under this
 
 
 def name_copy(measure: Measure) -> str:
-    """Return the name of the script's dictionary that a record is of; ``""`` for all other records."""
+    """Return the name of the script's variable whose copy a record is of; ``""`` for all other records."""
     if measure.phase != OPTIMIZER or COPY_IN not in measure.record:
         return ""
     return parse_identity(measure.record).index.partition(f".{COPY_IN}")[2]

@@ -3,6 +3,7 @@
 Both sides run in this process, without a judge around them: a fault takes half a second.
 """
 
+import copy
 import io
 import os
 import random
@@ -241,17 +242,25 @@ def test_the_same_loss_written_otherwise_is_no_finding(train_on_tokens):
 
 @pytest.fixture
 def train_with_average(tmp_path):
-    """Return a function that trains two steps and keeps a moving average of the weights in a dictionary."""
+    """Return a function that trains two steps and keeps a moving average of the weights."""
 
-    def trained(side, *, decay=0.9, start=1.0, keeps=True, detail="tensors"):
+    def trained(side, *, form="dictionary", decay=0.9, start=1.0, keeps=True, before=False, detail="tensors"):
         torch.manual_seed(2)
         net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-        average = {name: weight.detach() * start for name, weight in net.named_parameters()} if keeps else {}
+        copies = {name: weight.detach() * start for name, weight in net.named_parameters()} if keeps else {}
+        if form == "dictionary":
+            average = copies
+        elif form == "list":
+            average = list(copies.values())
+            copies = dict(zip(copies, average, strict=True))
+        else:
+            average = copy.deepcopy(net)
+            copies = dict(average.named_parameters())
 
         @torch.no_grad()
         def update():
-            for name, kept in average.items():
+            for name, kept in copies.items():
                 kept.mul_(decay).add_(net.get_parameter(name), alpha=1 - decay)
 
         folder = tmp_path / side
@@ -259,18 +268,31 @@ def train_with_average(tmp_path):
             for step in range(2):
                 optimizer.zero_grad()
                 net(torch.randn(4, 8, generator=torch.Generator().manual_seed(step))).square().mean().backward()
+                if before:
+                    update()
                 optimizer.step()
-                update()
+                if not before:
+                    update()
                 recorder.step()
         return read_dump(folder)
 
     return trained
 
 
-@pytest.mark.parametrize("fault", [{"decay": 0.99}, {"start": 0.5}])
+@pytest.mark.parametrize(
+    ("form", "fault"),
+    [
+        ("dictionary", {"decay": 0.99}),
+        ("dictionary", {"start": 0.5}),
+        ("dictionary", {"before": True}),
+        ("list", {"decay": 0.99}),
+        ("module", {"before": True}),
+    ],
+)
 @pytest.mark.parametrize("detail", ["tensors", "sketch"])
-def test_a_moving_average_that_differs_is_named_though_training_does_not_read_it(train_with_average, fault, detail):
-    sides = train_with_average("reference", detail=detail), train_with_average("target", detail=detail, **fault)
+def test_a_moving_average_that_differs_is_named_though_training_does_not_read_it(train_with_average, form, fault, detail):
+    reference = train_with_average("reference", form=form, detail=detail)
+    sides = reference, train_with_average("target", form=form, detail=detail, **fault)
     model = compare_dumps(*sides, command="")
     assert model.verdict.verdict == "misaligned"
     assert [(finding.rule, finding.where) for finding in model.findings] == [("PF816", "average")]

@@ -85,6 +85,7 @@ class ModuleRecorder:
         context: Where records go, and what else all recorders of calls share.
         recorded: Module calls are records; if not, only the stack is kept.
         graph: Follows the autograd graph; ``None`` if gradients are not recorded.
+        before_model: Called before each call of a module that no watched module makes.
 
     Attributes:
         calls: Number of module calls so far, recorded or not.
@@ -99,10 +100,12 @@ class ModuleRecorder:
         *,
         recorded: bool,
         graph: Optional[Graph] = None,
+        before_model: Undo = lambda: None,
     ) -> None:
         self._lines, self._stack, self._sites, self._is_listening, self._guard = context
         self._recorded = recorded
         self._graph = graph
+        self._before_model = before_model
         self._signatures = Signatures()
         self._modes: Sequence[Mode] = ()
         self.calls = 0
@@ -176,8 +179,10 @@ class ModuleRecorder:
                     tensors, _ = split_arguments(positional, keywords, self._signatures.parameter_names(module.forward)[1:])
                     self._graph.enter_again(watched.name, class_name_of(module), tensors)
             return
-        if self._graph is not None and not self._stack.is_in_module:
-            self._graph.flush()  # a new forward of the model begins, so no backward pass of the last one is running
+        if not self._stack.is_in_module:
+            self._before_model()
+            if self._graph is not None:
+                self._graph.flush()  # a new forward of the model begins, so no backward pass of the last one is running
         self.calls += 1
         module_call = self._stack.enter(watched.name, class_name_of(module), compiled=watched.compiled)
         self._note_compiled(watched, module_call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import torch
 
@@ -50,15 +50,19 @@ class ParameterRecorder:
         self._owners: Dict[int, Owner] = {}
         self._hooked: Set[int] = set()  # ids of the parameters whose gradients are watched
         self._given: Dict[int, List[Record]] = {}  # gradients that the running optimizer step began with, by parameter
+        self._weights: Dict[int, torch.Tensor] = {}  # parameters of the watched models
+        self._copies: Optional[Dict[int, List[Record]]] = None  # by parameter; None: not read since the last optimizer step
 
     def begin_step(self) -> None:
         """Begin a step."""
         self._runs.clear()
+        self._copies = None
 
     def forget(self) -> None:
         """Forget the models of the step before."""
         self._owners = {}
         self._hooked = set()
+        self._weights = {}
 
     def attach(self, model: torch.nn.Module, prefix: str = "") -> List[Undo]:
         """Watch the gradients of a model's parameters; return functions that take the hooks off again.
@@ -69,6 +73,7 @@ class ParameterRecorder:
             self._updates.add(model, prefix)
         if "gradient" in self._phases or "optimizer" in self._phases:
             self._owners = {**find_owners(model, prefix), **self._owners}
+            self._weights.update((id(parameter), parameter) for parameter in model.parameters())
         self._active_phases = self._phases
         if "gradient" not in self._phases:
             return []
@@ -135,6 +140,32 @@ class ParameterRecorder:
             order = self._lines.emit(self._heading(owner, parameter, "gradient", {}), [], outputs)
             self._lines.sources.note_output(parameter.grad, (order, owner.name), wrote=True)
 
+    def read_copies(self) -> None:
+        """Read the script's own copies of the weights, such as a moving average, when the forward of a step begins.
+
+        All that the end of the last step did to them is done by then, and nothing that comes before the optimizer of this one:
+        an average that is updated before the weights in place of after them lags behind here, and nowhere else.
+        """
+        if self._copies is None and torch.is_grad_enabled() and "optimizer" in self._active_phases and not self._lines.failed:
+            with self._guard:
+                self._copies = self._describe_copies([(self._owners[key], each) for key, each in self._weights.items()])
+
+    def _describe_copies(self, parameters: Iterable[Tuple[Owner, torch.Tensor]]) -> Dict[int, List[Record]]:
+        """Return the records of the script's copies of some parameters, by ``id`` of the parameter."""
+        recorded = [(owner, each) for owner, each in parameters if self._choose(owner, "optimizer").detail != NONE]
+        named = {join_names(owner.module, owner.name): parameter for owner, parameter in recorded}
+        found = find_copies(named, watched=self._owners)
+        copies: Dict[int, List[Record]] = {}
+        for owner, parameter in recorded if found else ():
+            choice = self._choose(owner, "optimizer")
+            # Nothing computes with them, so that a sketch is enough.
+            some = Choice("sketch", None) if choice.detail == "tensors" else choice
+            held = [("%s.%s" % (owner.name, name), those[id(parameter)]) for name, those in found if id(parameter) in those]
+            copies[id(parameter)] = self._lines.describe(held, store=True, choice=some)
+            for record in copies[id(parameter)]:
+                record["source"] = None
+        return copies
+
     def read_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Read what the optimizer begins with: gradients and, so that its step can be computed again, weights and state."""
         with self._guard:
@@ -177,7 +208,9 @@ class ParameterRecorder:
         settings = [_describe_settings(optimizer, group) for group in optimizer.param_groups]
         groups = {id(parameter): number for number, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
         recorded = list(self._recorded_parameters(optimizer))
-        copies = find_copies({join_names(owner.module, owner.name): parameter for owner, parameter in recorded})
+        # Without a forward since the last step they are read here.
+        copies = self._describe_copies(recorded) if self._copies is None else self._copies
+        self._copies = None
         for owner, parameter in recorded:
             given = self._given.pop(id(parameter), None)
             if given is None:  # without a gradient, the optimizer leaves the parameter alone
@@ -193,13 +226,7 @@ class ParameterRecorder:
                 self._lines.note_write(tensor)
             choice = self._choose(owner, "optimizer")
             outputs = self._lines.describe(tensors, store=True, returned=True, choice=choice)
-            held = [("%s.%s" % (owner.name, name), those[id(parameter)]) for name, those in copies if id(parameter) in those]
-            if held:  # as they are before this step's update of them; nothing computes with them, so that a sketch is enough
-                some = Choice("sketch", None) if choice.detail == "tensors" else choice
-                records = self._lines.describe(held, store=True, choice=some)
-                for record in records:
-                    record["source"] = None
-                outputs += records
+            outputs += copies.get(id(parameter), [])
             self._lines.emit(self._heading(owner, parameter, "optimizer", arguments), given, outputs)
 
     def _recorded_parameters(self, optimizer: torch.optim.Optimizer) -> Iterator[Tuple[Owner, torch.Tensor]]:

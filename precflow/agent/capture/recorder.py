@@ -106,7 +106,11 @@ class Recorder:
         at_modules, forward = "module" in levels, "forward" in phases
         self._graph = Graph(self._lines, self._guard, self._stack, modules=at_modules) if "backward" in phases else None
         context = CaptureContext(self._lines, self._stack, self._sites, self._is_listening, self._guard)
-        self._modules = ModuleRecorder(context, recorded=at_modules and forward, graph=self._graph)
+        self.updates = Updates(active=writer is not None and set(phases) != {"forward"})
+        self._parameters = ParameterRecorder(self._lines, self._stack, self._guard, updates=self.updates, phases=tuple(phases))
+        self._modules = ModuleRecorder(
+            context, recorded=at_modules and forward, graph=self._graph, before_model=self._parameters.read_copies
+        )
         self._functions = FunctionRecorder(context) if "api" in levels and forward else None
         self._sees_operators = "operator" in levels
         self._of_ranks = report is not None
@@ -115,8 +119,6 @@ class Recorder:
         self._collectives = CollectiveRecorder(context, level=level, phases=phases, report=report)
         # Without level operator it records none, and only lets aten operators pass.
         self._aten = AtenRecorder(context, phases=phases if self._sees_operators else (), graph=self._graph)
-        self.updates = Updates(active=writer is not None and set(phases) != {"forward"})
-        self._parameters = ParameterRecorder(self._lines, self._stack, self._guard, updates=self.updates, phases=tuple(phases))
         self._thread: Optional[int] = None  # the watching thread; None while paused
         self._has_begun = False
         self._modes: List[Union[FunctionMode, AtenMode]] = []

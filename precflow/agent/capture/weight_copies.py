@@ -1,11 +1,15 @@
-"""Copies of weights that a script keeps in a dictionary of its own, such as their moving average (EMA).
+"""Copies of weights that a script keeps for itself, such as their moving average (EMA).
 
-No module and no optimizer holds them, so no other record has them, and training itself never reads them: a wrong decay shows
-when the average is evaluated or saved. They are found where the optimizer's step is called: among the variables of the
-functions that call it, and in the attributes of these variables::
+No optimizer steps them and no recorded module computes with them, so that no other record has them, and training itself never
+reads them: a wrong decay shows when the average is evaluated or saved. They are found among the variables of the running
+functions, and in the attributes of these variables: as a dictionary, as a module, and as a list in the order of the weights::
 
     average = {name: parameter.clone() for name, parameter in model.named_parameters()}     copy_in_average
-    self.ema.shadow[name]                                                                    copy_in_self_ema_shadow
+    averaged = torch.optim.swa_utils.AveragedModel(model)                                    copy_in_averaged
+    self.ema.shadow_params[0]                                                                copy_in_self_ema_shadow_params
+
+Gradients and states of an optimizer that is written by hand have the same names and shapes. A copy is what points where the
+weights point.
 """
 
 from __future__ import annotations
@@ -14,51 +18,69 @@ import inspect
 import re
 import sys
 import types
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 import torch
 
 from precflow.agent.contract import COPY_IN
 
-_MOST = 3  # dictionaries that are recorded
+_MOST = 3  # copies that are recorded
 _DEEP = 2  # attributes of attributes that are looked into
 _MOST_FRAMES = 64
-_ENOUGH = 0.5  # share of the parameters that a dictionary has to hold
-_WRAPPER = "module."  # what DistributedDataParallel puts before each name
+_ENOUGH = 0.5  # share of the parameters that a copy has to hold
+_ELEMENTS = 4096  # of each that are looked at, to tell whether it resembles its weight
+_RESEMBLES = 0.8  # cosine similarity: gradients have some 0, an average that has just begun at zero has 1
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 _NO_NAME = re.compile(r"\W+")
 
 Named = Mapping[str, torch.Tensor]
 """Name of a parameter, as the script may have it -> the parameter."""
+_Found = Tuple[str, Any, Dict[str, Any]]
+"""Name of a variable, its value, and what the value holds, by path."""
 
 
-def find_copies(parameters: Named) -> List[Tuple[str, Dict[int, torch.Tensor]]]:
-    """Return name of a record and, by ``id`` of the parameter, the tensors of each dictionary that has copies of most weights.
+def find_copies(parameters: Named, watched: Container[int] = ()) -> List[Tuple[str, Dict[int, torch.Tensor]]]:
+    """Return name of a record and, by ``id`` of the parameter, the tensors of each copy of most weights that are trained.
 
     Args:
-        parameters: Those that an optimizer steps, by their names in the model.
+        parameters: The weights, by their names in the model and in its order; those that need a gradient are looked for.
+        watched: ``id`` of the parameters of modules that are recorded anyway.
     """
     found: List[Tuple[str, Dict[int, torch.Tensor]]] = []
+    trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     seen = set()
-    for name, mapping in _list_mappings():
-        if id(mapping) in seen or len(found) == _MOST:
+    for name, value, held in _list_holders():
+        if id(value) in seen or len(found) == _MOST:
             continue
-        seen.add(id(mapping))
-        copies = _match(mapping, parameters)
-        if len(copies) >= max(2, _ENOUGH * len(parameters)):
+        seen.add(id(value))
+        if not trained or any(id(each) in watched for each in held.values()):
+            continue
+        by_name = _name_by_order(held, parameters) if type(value) in (list, tuple) else held
+        copies = _match(by_name, trained)
+        if len(copies) >= max(2, _ENOUGH * len(trained)) and _resemble(copies, trained):
             found.append((COPY_IN + _NO_NAME.sub("_", name), copies))
     return found
 
 
-def _match(mapping: Dict[Any, Any], parameters: Named) -> Dict[int, torch.Tensor]:
-    copies: Dict[int, torch.Tensor] = {}
-    for key, value in list(dict.items(mapping)):
-        if type(key) is not str:
-            continue
-        parameter = parameters.get(key[len(_WRAPPER) :] if key.startswith(_WRAPPER) else key)
-        if parameter is not None and _is_copy(value, parameter):
-            copies[id(parameter)] = value.detach()
-    return copies
+def _name_by_order(held: Dict[str, Any], parameters: Named) -> Dict[str, Any]:
+    """Return the elements of a list by the names of the weights, if it has one for each weight, or for each trained one."""
+    for names in (list(parameters), [name for name, parameter in parameters.items() if parameter.requires_grad]):
+        if len(names) == len(held):
+            return dict(zip(names, held.values()))
+    return {}
+
+
+def _match(held: Dict[str, Any], trained: Named) -> Dict[int, torch.Tensor]:
+    """Return the copies of weights among named values; all names may have something before them, such as ``module.``."""
+    names = list(trained)
+    some = {names[0], names[len(names) // 2], names[-1]}
+    heads = {path[: -len(name)] for path in held for name in some if path == name or path.endswith("." + name)}
+    best: Dict[int, torch.Tensor] = {}
+    for head in sorted(heads):
+        pairs = [(parameter, held[head + name]) for name, parameter in trained.items() if head + name in held]
+        copies = {id(parameter): value.detach() for parameter, value in pairs if _is_copy(value, parameter)}
+        best = max(best, copies, key=len)
+    return best
 
 
 def _is_copy(value: Any, parameter: torch.Tensor) -> bool:
@@ -73,8 +95,27 @@ def _is_copy(value: Any, parameter: torch.Tensor) -> bool:
     )
 
 
-def _list_mappings() -> Iterator[Tuple[str, Dict[Any, Any]]]:
-    """Yield the dictionaries that the variables of the running functions are, or have as attributes, with their names."""
+def _resemble(copies: Dict[int, torch.Tensor], trained: Named) -> bool:
+    """Tell whether most copies that are not zero point where their weights point."""
+    products: List[torch.Tensor] = []
+    for parameter in trained.values():
+        if id(parameter) in copies:
+            copy, weight = _sample(copies[id(parameter)]), _sample(parameter.detach())
+            if copy.device != weight.device:  # an average may lie on the host
+                copy, weight = copy.cpu(), weight.cpu()
+            products.append(torch.stack([copy @ weight, copy @ copy, weight @ weight]))
+    rows = torch.stack([each.to(products[0].device) for each in products]).tolist()  # one wait for the device
+    told: List[Tuple[float, float]] = [(dot, (copy * weight) ** 0.5) for dot, copy, weight in rows if copy * weight > 0]
+    return 2 * sum(dot > _RESEMBLES * length for dot, length in told) > len(told)
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.reshape(-1)
+    return flat[:: max(1, flat.numel() // _ELEMENTS)].float()
+
+
+def _list_holders() -> Iterator[_Found]:
+    """Yield what may hold copies among the variables of the running functions and their attributes."""
     frame: Optional[types.FrameType] = sys._getframe(1)  # noqa: SLF001  CPython's own way to the callers
     for _ in range(_MOST_FRAMES):
         if frame is None:
@@ -99,19 +140,43 @@ def _read_variables(frame: types.FrameType) -> List[Tuple[str, Any]]:
     return listed
 
 
-def _look_into(name: str, value: Any, deep: int) -> Iterator[Tuple[str, Dict[Any, Any]]]:
+def _look_into(name: str, value: Any, deep: int) -> Iterator[_Found]:
     if name.startswith("__"):
         return
     kind = type(value)  # not isinstance, nor getattr: an object may answer for another one, and run code of the script
     if issubclass(kind, dict):
-        yield name, value
+        yield name, value, {key: each for key, each in list(dict.items(value)) if type(key) is str and type(each) in _PLAIN}
         return
-    if not deep or str(kind.__module__).startswith(("torch", "builtins")) or issubclass(kind, (type, torch.nn.Module)):
+    if kind in (list, tuple):
+        if value and type(value[0]) in _PLAIN:
+            yield name, value, {str(number): each for number, each in enumerate(value)}
         return
+    if issubclass(kind, torch.nn.Module):
+        yield name, value, dict(_list_parameters(value, "", set()))
+        return
+    if not deep or str(kind.__module__).startswith(("torch", "builtins")) or issubclass(kind, type):
+        return
+    for attribute, each in list(_attributes_of(value).items()):
+        yield from _look_into("%s_%s" % (name, attribute), each, deep - 1)
+
+
+def _list_parameters(module: Any, path: str, seen: Set[int]) -> Iterator[Tuple[str, Any]]:
+    """Yield the parameters of a module and of all inside it, by path, from dictionaries: no code of the script runs."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    attributes = _attributes_of(module)
+    for name, parameter in list((attributes.get("_parameters") or {}).items()):
+        if parameter is not None:
+            yield path + name, parameter
+    for name, inside in list((attributes.get("_modules") or {}).items()):
+        if inside is not None:
+            yield from _list_parameters(inside, "%s%s." % (path, name), seen)
+
+
+def _attributes_of(value: Any) -> Dict[str, Any]:
     try:
         attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
-        return
-    if type(attributes) is dict:
-        for attribute, each in list(attributes.items()):
-            yield from _look_into("%s_%s" % (name, attribute), each, deep - 1)
+        return {}
+    return attributes if type(attributes) is dict else {}

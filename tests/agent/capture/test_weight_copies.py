@@ -1,5 +1,6 @@
-"""Dictionaries of a script that hold copies of its weights are found where the optimizer steps."""
+"""Copies of its weights that a script keeps for itself are found among its variables."""
 
+import copy
 import gc
 import weakref
 
@@ -85,4 +86,62 @@ def test_tensors_of_other_kinds_are_no_copies(weights):
 
     shards = {name: weight.as_subclass(Shard) for name, weight in clone(weights).items()}
     assert shards
+    assert find_copies(weights) == []
+
+
+class Keeper(torch.nn.Module):
+    """Keeps a copy beside the module that is trained, as some libraries do."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.online, self.average = net, copy.deepcopy(net)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        copy.deepcopy,
+        torch.optim.swa_utils.AveragedModel,
+        Keeper,
+        lambda net: [weight.detach().clone() for weight in net.parameters()],
+        lambda net: tuple(weight.detach().clone() for weight in net.parameters() if weight.requires_grad),
+        lambda net: {f"module.{name}": weight.detach().half() * 0.1 for name, weight in net.named_parameters()},
+    ],
+)
+def test_a_copy_may_be_a_module_or_a_list_of_all_or_of_the_trained_weights(net, weights, make):
+    for weight in net[0].parameters():
+        weight.requires_grad = False
+    kept = make(net)
+    [(name, tensors)] = find_copies(weights)
+    assert name == "copy_in_kept"
+    assert list(tensors) == [id(weight) for weight in net[1].parameters()]
+    values = zip(tensors.values(), net[1].parameters(), strict=True)
+    assert all(torch.cosine_similarity(value.float().flatten(), weight.flatten(), 0) > 0.99 for value, weight in values)
+    assert kept is not None
+
+
+def test_a_module_that_is_recorded_anyway_is_no_copy(net, weights):
+    teacher = copy.deepcopy(net)
+    assert find_copies(weights, watched={id(weight) for weight in teacher.parameters()}) == []
+
+
+def test_gradients_states_and_changes_of_weights_are_no_copies():
+    net = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 20))
+    weights = dict(net.named_parameters())
+    (net(torch.randn(5, 40)) - torch.randn(5, 20)).abs().sum().backward()
+    gradients = {name: weight.grad.clone() for name, weight in weights.items()}
+    momenta = [torch.zeros_like(weight) for weight in weights.values()]
+    noise = [torch.randn_like(weight) for weight in weights.values()]
+    assert gradients
+    assert momenta
+    assert noise
+    assert find_copies(weights) == []
+
+
+def test_a_module_that_holds_itself_and_one_that_was_not_initialized_are_no_trouble(net, weights):
+    loop = torch.nn.Module()
+    loop._modules["again"] = loop
+    empty = object.__new__(Keeper)
+    assert loop
+    assert type(empty) is Keeper
     assert find_copies(weights) == []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EVIDENCE = {
     "copy_differs": Evidence(
         "copy of the weights that differs",
-        "Name of a dictionary of the script, such as a moving average; absent unless all weights before it agree.",
+        "Name of the script's variable that keeps it, such as a moving average; absent unless all weights before it agree.",
     ),
     "copy_step": Evidence("it differs first in step", "Number of the step, from 0."),
     "copy_ratio": Evidence("it exceeds its limit", "The largest ratio to a limit in that step.", unit="x"),
