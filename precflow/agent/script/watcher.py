@@ -29,6 +29,7 @@ from typing import (
 
 import torch
 from torch.nn.modules import module as modules
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import optimizer as optimizers
 
 from precflow.agent.capture import autograd
@@ -196,10 +197,10 @@ class Watcher:
         # First of all lines: what is traced by a compiler folds this away, and neither breaks nor compiles again.
         if is_compiling() or self._outermost is not None or not self._is_mine():
             return None
-        if type(module).__name__ == "GraphModule" and not any(True for _ in module.parameters()):
-            self._outermost, self._is_ignored = module, True  # the code that a compiler has made, not a module of the script
-            return None
         frame = sys._getframe(1)  # noqa: SLF001  the frame of torch that runs this hook: a global hook is given no keywords
+        if _is_made_by_compiler(module) or (not self._optimizer_calls and _is_construction(module, frame)):
+            self._outermost, self._is_ignored = module, True  # no module of the script, or none that is used as a model
+            return None
         if not self._in_closure:
             self._depth = 0  # an optimizer that raised was never seen to end
         model = self._find_model(module, frame)
@@ -550,6 +551,27 @@ class Watcher:
             self.elsewhere += not autograd.is_in_backward()
             return False
         return not autograd.is_in_backward()
+
+
+def _is_made_by_compiler(module: torch.nn.Module) -> bool:
+    return type(module).__name__ == "GraphModule" and not any(True for _ in module.parameters())
+
+
+def _is_construction(module: torch.nn.Module, frame: Optional[FrameType]) -> bool:
+    """Tell whether a module runs because a model is made, and not as a model.
+
+    Spectral and weight norm compute a weight when they are put on, and whenever it is read (``init.normal_(layer.weight)``). An
+    ``__init__`` may run a part to see which shape it returns. All of that is before the data are made.
+    """
+    if isinstance(module, ParametrizationList):
+        return True
+    while frame is not None:
+        code = frame.f_code
+        made = frame.f_locals.get(code.co_varnames[0]) if code.co_name == "__init__" and code.co_argcount else None
+        if issubclass(type(made), torch.nn.Module):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _find_keywords(frame: Optional[FrameType]) -> Dict[str, Any]:

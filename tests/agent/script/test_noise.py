@@ -63,3 +63,44 @@ def test_a_script_that_does_not_run_so_leaves_the_reason(script, watch):
 def test_what_is_compiled_cannot_be_disturbed(script, watch):
     seen = watch(script(AUTOCAST), action="noise", noise="jitter", workload={"compile": "kept"})
     assert "compiled" in json.loads((seen.folder / "noise.json").read_text())["problem"]
+
+
+CONSTRUCTED = """
+import json, sys, torch
+from torch.nn.utils.parametrizations import spectral_norm
+torch.manual_seed(0)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(16, 8)
+        width = self.first(torch.zeros(1, 16)).shape[1]
+        self.last = spectral_norm(torch.nn.Linear(width, 4))
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+
+model = Net()
+torch.nn.init.normal_(model.last.weight)
+data = torch.arange(256.0).view(16, 16) / 3.0
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    model(data).square().mean().backward()
+    optimizer.step()
+json.dump([data.tolist(), step], open(sys.argv[1], "w"))
+"""
+
+
+def test_what_runs_while_a_model_is_made_begins_nothing(shared_script, watch, watched_once):
+    """Spectral norm runs when it is put on and read, and a constructor tries a part: the data are made after that."""
+    path = shared_script(CONSTRUCTED)
+    plain, disturbed = watched_once(path, capture=CAPTURE), watch(path, action="noise", noise="jitter", capture=CAPTURE)
+    assert plain.code == disturbed.code == 0, (plain.log, disturbed.log)
+    assert plain.dump.header.script["models"] == ["model (Net)"]
+    first, second = ({call.module for call in plain.dump.calls() if call.step == step} for step in (0, 1))
+    assert first == second >= {"first", "last", "last.parametrizations.weight"}
+    assert plain.wrote == disturbed.wrote
+    assert plain.dump.header.inputs == disturbed.dump.header.inputs
