@@ -51,6 +51,7 @@ class ParameterRecorder:
         self._hooked: Set[int] = set()  # ids of the parameters whose gradients are watched
         self._given: Dict[int, List[Record]] = {}  # gradients that the running optimizer step began with, by parameter
         self._weights: Dict[int, torch.Tensor] = {}  # parameters of the watched models
+        self._models: Dict[int, str] = {}  # by parameter: the name of the model that holds it
         self._copies: Optional[Dict[int, List[Record]]] = None  # by parameter; None: not read since the last optimizer step
 
     def begin_step(self) -> None:
@@ -62,7 +63,7 @@ class ParameterRecorder:
         """Forget the models of the step before."""
         self._owners = {}
         self._hooked = set()
-        self._weights = {}
+        self._weights, self._models = {}, {}
 
     def attach(self, model: torch.nn.Module, prefix: str = "") -> List[Undo]:
         """Watch the gradients of a model's parameters; return functions that take the hooks off again.
@@ -73,7 +74,9 @@ class ParameterRecorder:
             self._updates.add(model, prefix)
         if "gradient" in self._phases or "optimizer" in self._phases:
             self._owners = {**find_owners(model, prefix), **self._owners}
-            self._weights.update((id(parameter), parameter) for parameter in model.parameters())
+            for parameter in model.parameters():
+                self._weights[id(parameter)] = parameter
+                self._models.setdefault(id(parameter), prefix)
         self._active_phases = self._phases
         if "gradient" not in self._phases:
             return []
@@ -153,8 +156,12 @@ class ParameterRecorder:
     def _describe_copies(self, parameters: Iterable[Tuple[Owner, torch.Tensor]]) -> Dict[int, List[Record]]:
         """Return the records of the script's copies of some parameters, by ``id`` of the parameter."""
         recorded = [(owner, each) for owner, each in parameters if self._choose(owner, "optimizer").detail != NONE]
-        named = {join_names(owner.module, owner.name): parameter for owner, parameter in recorded}
-        found = find_copies(named, watched=self._owners)
+        models: Dict[str, Dict[str, torch.Tensor]] = {}  # each has copies of its own, with names that do not begin with its own
+        for owner, parameter in recorded:
+            model = self._models.get(id(parameter), "")
+            name = join_names(owner.module, owner.name)
+            models.setdefault(model, {})[name[len(model) + 1 :] if model else name] = parameter
+        found = [copy for named in models.values() for copy in find_copies(named, watched=self._owners)]
         copies: Dict[int, List[Record]] = {}
         for owner, parameter in recorded if found else ():
             choice = self._choose(owner, "optimizer")

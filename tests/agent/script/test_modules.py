@@ -2,6 +2,8 @@
 
 import pytest
 
+from precflow.agent.contract import COPY_IN
+
 TRAIN = """
 import json, sys, torch
 from .net import make
@@ -85,6 +87,14 @@ def test_weights_of_a_model_that_follows_another_one_are_no_start(watch, shared_
         f"{model}.{name}" for model in ("net", "teacher", "critic") for name in ("weight", "bias")
     }
     assert any(call.module == "average" for call in seen.dump.calls())
+
+
+def test_each_of_several_models_has_its_copies(watch, tmp_path):
+    """The average of a GAN's generator has the generator's own names, which begin with its variable in records."""
+    seen = watch("adversarial.py", capture={"level": ["module"], "step": [1]})
+    assert seen.code == 0, seen.log + seen.printed
+    copies = {(call.module, record.index) for call in seen.dump.calls() for record in call.outputs if COPY_IN in record.index}
+    assert copies == {(f"generator.{at}", f"{name}.{COPY_IN}average") for at in (0, 2) for name in ("weight", "bias")}
 
 
 COPIES = """
