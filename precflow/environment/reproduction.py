@@ -11,7 +11,9 @@ from typing import Any
 from precflow.agent.contract import CHECKED
 from precflow.dumps.batches import CALLS, CHOICE, ELSEWHERE, STALE, GivenInputs
 from precflow.dumps.header import ContentEntries, Header
+from precflow.dumps.protocol import Dump
 from precflow.dumps.starting_weights import TiedWeight
+from precflow.dumps.views.derived import count_parts
 from precflow.environment.amounts import find_other_micro_batches
 from precflow.environment.program import describe_other_program
 
@@ -152,6 +154,15 @@ def describe_given(given: GivenInputs) -> tuple[str, ...]:
     if given.retyped:
         texts.append(f"the same input in another type: {_list_some(given.retyped)}")
     return tuple(texts)
+
+
+def describe_parts(reference: Dump, target: Dump) -> tuple[str, ...]:
+    """Say that a side calls its model on parts of the batch, which are compared as the whole."""
+    return tuple(
+        f"each call of the model on the {other} is {parts} on the {side}, on parts of its batch, which are compared joined"
+        for side, other, dump in (("reference", "target", reference), ("target", "reference", target))
+        if (parts := count_parts(dump)) > 1
+    )
 
 
 def find_disturbance(side: str, header: Header) -> str:

@@ -26,6 +26,7 @@ from precflow.environment.reproduction import (
     describe_further,
     describe_given,
     describe_parting,
+    describe_parts,
     describe_stale,
     describe_tied,
     find_blockers,
@@ -126,7 +127,7 @@ def reproduce(reference: Dump, target: Dump, same: Sequence[str]) -> Reproductio
         ),
         parted=(describe_parting(given),) if parted else (),
         stale=describe_stale(given) if INPUTS in same else (),
-        given=(*describe_given(given), *describe_tools(reference, target)),
+        given=(*describe_parts(reference, target), *describe_given(given), *describe_tools(reference, target)),
     )
 
 

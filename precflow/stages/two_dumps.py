@@ -19,7 +19,8 @@ from precflow.config.schema import SAME_AT_START, RunConfig, Side, Tolerance
 from precflow.dumps.lookup import FoundRecord
 from precflow.dumps.protocol import Dump
 from precflow.dumps.views.derived import Excerpt
-from precflow.dumps.views.same_start import INPUTS, see_same_start
+from precflow.dumps.views.paired import see_through_rules
+from precflow.dumps.views.same_start import INPUTS
 from precflow.environment.reproduction import find_blockers
 from precflow.errors import ConfigError
 from precflow.metrics import METRICS
@@ -126,7 +127,7 @@ def _suggest_comparing(
     """Say how to compare nevertheless if only other weights or inputs stand in the way."""
     if not (reproduction.blockers or reproduction.parted):
         return []
-    here, there = (dump.header for dump in see_same_start(reference, target, same))
+    here, there = (dump.header for dump in see_through_rules(reference, target, (), same))
     left = [what for what in same if what not in {"weights", INPUTS} or not find_blockers(here, there, [what])]
     if len(left) == len(same) or find_blockers(here, there, left):
         return []

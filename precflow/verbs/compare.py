@@ -144,7 +144,7 @@ def _print_outcome(model: ReportModel, written: Sequence[Path], code: int, *, as
 def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace, same: Sequence[str]) -> int:
     from precflow.comparison.detail.as_json import plain, plain_record
     from precflow.comparison.detail.record import examine_record
-    from precflow.dumps.views.same_start import see_same_start
+    from precflow.dumps.views.paired import see_through_rules
     from precflow.report.screens.two_records import show_pair
     from precflow.stages.determinism import reproduce
     from precflow.stages.two_dumps import compare_record
@@ -152,7 +152,7 @@ def _compare_record(reference: Dump, target: Dump, chosen: argparse.Namespace, s
     left, right = _find_on_both_sides(reference, target, chosen.record)
     row = _judge_as_run(compare_record(reference, target, left, right), chosen.reference, chosen.target)
     detail = examine_record(reference, target, left, right)
-    found = reproduce(*see_same_start(reference, target, same), same)
+    found = reproduce(*see_through_rules(reference, target, (), same), same)
     doubts = (*found.blockers, *found.parted)
     if chosen.json:
         print_json({**plain_record(detail), "measure": plain(row.measure), "judged": plain(row.judged), "doubts": list(doubts)})

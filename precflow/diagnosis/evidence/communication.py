@@ -23,6 +23,7 @@ from precflow.diagnosis.nodes import key_of
 from precflow.dumps.collectives import REDUCING, is_collective, read_group
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
+from precflow.dumps.views.derived import count_parts
 from precflow.dumps.views.joined_ranks import JoinedRanks
 from precflow.errors import DumpError
 from precflow.judgement.covered import UNPAIRED
@@ -143,12 +144,12 @@ def find_uneven_parts(reference: Dump, target: Dump) -> dict[str, Any]:
     for in what arrives at the model's backward.
     """
     for dump, single in ((target, reference), (reference, target)):
-        if not isinstance(dump, JoinedRanks):
+        if not isinstance(dump, JoinedRanks) or count_parts(dump) > 1:
             continue
-        step = next((step for step, sizes in sorted(dump.parts.items()) if len(set(sizes)) > 1), None)
+        step = next((step for step, sizes in sorted(dump.shares.items()) if len(set(sizes)) > 1), None)
         if step is None:
             continue
-        sizes = dump.parts[step]
+        sizes = dump.shares[step]
         factors = [_fit_part(dump, single, step, rank) for rank in range(len(sizes))]
         expected = [sum(sizes) / (len(sizes) * size) for size in sizes]
         known = [
@@ -167,7 +168,7 @@ def _fit_part(dump: JoinedRanks, single: Dump, step: int, rank: int) -> float | 
     joined, whole = _find_arriving(dump.calls(), step), _find_arriving(single.calls(), step)
     if joined is None or whole is None or joined.shape != whole.shape:
         return None
-    samples, count = dump.list_samples(step, rank), sum(dump.parts[step])
+    samples, count = dump.list_samples(step, rank), sum(dump.shares[step])
     try:
         there, here = (_read(side, record).reshape(count, -1)[samples] for side, record in ((dump, joined), (single, whole)))
     except (DumpError, ValueError):  # not kept, or its first axis is not made of samples

@@ -84,7 +84,7 @@ class ModelCalls:
             parts = parse_name(name)
             if parts is None or parts[:3] not in left_out:
                 number = self.numbers.get(parts[:3]) if parts is not None and side == "target" else None
-                renamed[name if number is None or parts is None else _write_name(parts._replace(call=number))] = entry
+                renamed[name if number is None or parts is None else write_name(parts._replace(call=number))] = entry
         return renamed
 
 
@@ -115,7 +115,7 @@ def pair_model_calls(reference: Dump, target: Dump) -> ModelCalls:
         reference: The reference's dump.
         target: The target's.
     """
-    here, there = (_group_by_call(dump.header.inputs.entries) for dump in (reference, target))
+    here, there = (group_by_call(dump.header.inputs.entries) for dump in (reference, target))
     further: list[FurtherCalls] = []
     numbers: dict[When, int] = {}
     modules: dict[tuple[int, int, str, int], int] = {}
@@ -151,7 +151,7 @@ class _Inside:
     def __init__(self, dump: Dump, place: _Step, given: Sequence[_Given]) -> None:
         self.given = given
         calls = dump.calls(rank=place[0], step=place[1])
-        self.entered = _find_entered(calls, given)
+        self.entered = find_entered(calls, given)
         backward = {(call.module, call.call) for call in calls if call.phase == BACKWARD}
         self.with_gradient = {
             number
@@ -170,7 +170,7 @@ class _Inside:
         return _SAME + _GRADIENT * ((number in self.with_gradient) == (number_of_other in other.with_gradient))
 
 
-def _find_entered(calls: Sequence[Call], given: Sequence[_Given]) -> list[_Entered] | None:
+def find_entered(calls: Sequence[Call], given: Sequence[_Given]) -> list[_Entered] | None:
     """Return which calls of modules run inside of each call of a model, by their order; ``None`` if records do not tell.
 
     What a script calls of a model between two of its calls counts to the later one, on both sides.
@@ -271,7 +271,7 @@ def _number_modules(steps: Sequence[_Inside], pairs: Sequence[tuple[int, int]]) 
     return renumbered
 
 
-def _group_by_call(entries: _Given) -> dict[_Step, list[_Given]]:
+def group_by_call(entries: _Given) -> dict[_Step, list[_Given]]:
     """Return rank and step -> what each call of a model was given, in order."""
     calls: dict[_Step, dict[int, dict[str, ContentEntry]]] = defaultdict(dict)
     for name, entry in entries.items():
@@ -285,10 +285,10 @@ def _group_by_call(entries: _Given) -> dict[_Step, list[_Given]]:
     }
 
 
-def _write_name(parts: InputName) -> str:
+def write_name(parts: InputName) -> str:
     """Return the name of an input as the agent writes it.
 
-    >>> _write_name(InputName(1, 2, 1, "ids")), _write_name(InputName(0, 2, 0, "ids"))
+    >>> write_name(InputName(1, 2, 1, "ids")), write_name(InputName(0, 2, 0, "ids"))
     ('rank1.step2.call1.ids', 'step2.ids')
     """
     rank, call = f"rank{parts.rank}." if parts.rank else "", f"call{parts.call}." if parts.call else ""

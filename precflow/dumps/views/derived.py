@@ -47,6 +47,7 @@ class DerivedDump(ABC):
         given: What the models of both sides were given, as far as a view has found out (``batches.find_given``).
         is_cut: Whether calls that other data reached were left out.
         left_out: What another tool's format cannot hold, and so is not compared, in words.
+        parts: Into how many calls its models' calls were cut that are seen as one; 1 if none were.
     """
 
     def __init__(self, whole: Dump, header: Header | None = None) -> None:
@@ -57,6 +58,7 @@ class DerivedDump(ABC):
         self.given: object = getattr(whole, "given", None)
         self.is_cut = is_cut(whole)
         self.left_out: tuple[str, ...] = getattr(whole, "left_out", ())
+        self.parts: int = count_parts(whole)
         self._made: dict[str, MadeTensor] = {}  # mark of a record -> how its tensor is made
 
     @abstractmethod
@@ -169,6 +171,11 @@ class Excerpt(DerivedDump):
 
     def _derive_calls(self) -> list[Call]:
         return self._kept
+
+
+def count_parts(dump: object) -> int:
+    """Return into how many calls the calls of a dump's models were cut that are seen as one; 1 if none were."""
+    return int(getattr(dump, "parts", 1))
 
 
 def is_cut(dump: object) -> bool:

@@ -48,6 +48,7 @@ Array = npt.NDArray[Any]
 _SIZES = tuple[int, ...]
 _OF_RANK = re.compile(r"rank\d+\.")  # before the names of what a further rank was given
 _OF_STEP = re.compile(r"step(?P<step>\d+)\.")
+_INTEGER = re.compile(r"(?<![\w.])-?\d+(?![\w.])")
 _Name = tuple[object, ...]
 
 
@@ -106,7 +107,7 @@ class JoinedRanks(DerivedDump):
         single: The dump of the single process, whose sizes say how tensors are joined.
 
     Attributes:
-        parts: Step -> how many samples each rank was given, as far as the inputs of its models tell.
+        shares: Step -> how many samples each rank was given, as far as the inputs of its models tell.
     """
 
     def __init__(self, whole: Dump, single: Dump) -> None:
@@ -115,7 +116,7 @@ class JoinedRanks(DerivedDump):
         )
         batch = _join_batch(whole, single)
         self._dealt = batch.dealt
-        self.parts = batch.parts
+        self.shares = batch.shares
         header = replace(whole.header, sites_of_ranks={}, repeat=repeat, inputs=batch.inputs)
         super().__init__(whole, header)
         self._single = single
@@ -123,7 +124,7 @@ class JoinedRanks(DerivedDump):
 
     def list_samples(self, step: int, rank: int) -> Array:
         """Return the numbers of the samples of the whole batch that a rank was given in a step."""
-        sizes = self.parts[step]
+        sizes = self.shares[step]
         if self._dealt:
             return np.arange(rank, sum(sizes), len(sizes))
         return np.arange(sum(sizes[:rank]), sum(sizes[: rank + 1]))
@@ -131,16 +132,14 @@ class JoinedRanks(DerivedDump):
     def _derive_calls(self) -> list[Call]:
         """Return the calls of rank 0, with the tensors of all ranks, and those of other ranks that have no place in them."""
         sizes = {record.identity: record.shape for call in self._single.calls() for record in (*call.inputs, *call.outputs)}
+        arguments = {_name(call): call.arguments for call in self._single.calls()}
         of_ranks: dict[_Name, list[Call]] = defaultdict(list)
         for call in self.whole.calls():
             if is_collective(call):
                 continue
-            # Each parameter has a call of its own in gradient and optimizer, all of them with the name of their module.
-            indices = (tuple(record.index for record in call.inputs), tuple(record.index for record in call.outputs))
-            name = (call.step, call.level, call.module, call.call, call.operator, call.ordinal, call.phase, indices)
-            of_ranks[name].append(call)
+            of_ranks[_name(call)].append(call)
         calls: list[Call] = []
-        for together in of_ranks.values():
+        for name, together in of_ranks.items():
             together.sort(key=lambda call: call.rank)
             if len(together) < self._ranks:
                 calls += together
@@ -148,7 +147,9 @@ class JoinedRanks(DerivedDump):
                 first = [record.known for record in together[0].outputs]
                 calls += [call for call in together if not call.rank or [record.known for record in call.outputs] != first]
             else:
-                calls.append(self._join(together, sizes))
+                joined = self._join(together, sizes)
+                sizes_of_single = _join_arguments([call.arguments for call in together], arguments.get(name, {}))
+                calls.append(msgspec.structs.replace(joined, arguments=sizes_of_single))
                 calls += [alone for call in together[1:] if (alone := self._leave_alone(call, calls[-1], sizes))]
         return sorted(calls, key=lambda call: (call.rank, call.step, call.order))
 
@@ -193,10 +194,36 @@ class JoinedRanks(DerivedDump):
             axis = _find_axis(shapes, whole)
             if axis is None or (divisor > 1 and not is_floating(first.dtype)):
                 return first
-            dealt = _find_dealt(shapes, axis, self.parts.get(first.identity.step, ())) if self._dealt else ()
+            dealt = _find_dealt(shapes, axis, self.shares.get(first.identity.step, ())) if self._dealt else ()
             joined, shape = _Joined(axis, divisor, dealt), whole
         how = f"{joined.axis} {joined.divisor} {joined.dealt}"
         return self._make(first, MadeTensor(tuple(records), joined.apply), shape, how)
+
+
+def _name(call: Call) -> _Name:
+    """Return what the calls of all ranks have in common that make one of the single process."""
+    # Each parameter has a call of its own in gradient and optimizer, all of them with the name of their module.
+    indices = (tuple(record.index for record in call.inputs), tuple(record.index for record in call.outputs))
+    return call.step, call.level, call.module, call.call, call.operator, call.ordinal, call.phase, indices
+
+
+def _join_arguments(parts: Sequence[Mapping[str, str]], single: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the arguments of a joined call: a size of the batch, as ``view`` is given it, is that of the whole batch.
+
+    >>> _join_arguments([{"size": "(2, -1, 8)"}, {"size": "(1, -1, 8)"}], {"size": "(3, -1, 8)"})
+    {'size': '(3, -1, 8)'}
+    >>> _join_arguments([{"dim": "1"}, {"dim": "1"}], {"dim": "-1"})
+    {'dim': '1'}
+    """
+    joined = dict(parts[0])
+    for name, text in single.items():
+        texts = [arguments.get(name, "") for arguments in parts]
+        if {re.sub(_INTEGER, "#", each) for each in texts} != {re.sub(_INTEGER, "#", text)}:
+            continue
+        columns = zip(*(map(int, re.findall(_INTEGER, each)) for each in (text, *texts)), strict=True)
+        if all({whole} == {*sizes} or whole == sum(sizes) for whole, *sizes in columns):
+            joined[name] = text
+    return joined
 
 
 def _of_first(text: str) -> str:
@@ -252,7 +279,7 @@ class _Batch:
     """The inputs of all ranks as those of one process; see :class:`JoinedRanks`."""
 
     inputs: ContentEntries
-    parts: Mapping[int, _SIZES]
+    shares: Mapping[int, _SIZES]
     dealt: bool
 
 
