@@ -6,30 +6,34 @@ A loop of two micro batches may reduce after each of them, or only after the las
     target      g0 -> mean g0  mean of g0 + g1 *   all_reduce: mean of g0 + g1     * only the rank's own g1 is not reduced
 
 What a backward leaves after the first reduction is then another number on the two sides, and right on both: the optimizer is
-given what the last reduction returns. A bucket may hold its parameters in another order then.
+given what the last reduction returns. That has to agree: a small step of the weights shows nothing of a gradient. A bucket may
+hold its parameters in another order then.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from precflow.agent.contract import GRADIENT, OPTIMIZER
 from precflow.dumps.collectives import REDUCING, find_carried, is_collective, name_parameter
-from precflow.dumps.records import Call
+from precflow.dumps.records import Call, Record
 
 _Of = tuple[int, int, str]
 """Rank, step and parameter."""
 
 
-def find_repeated(reference: Iterable[Call], target: Iterable[Call]) -> Mapping[str, tuple[str, ...]]:
+def find_repeated(
+    reference: Iterable[Call], target: Iterable[Call], agree: Callable[[Record, Record], bool]
+) -> Mapping[str, tuple[str, ...]]:
     """Return the records of gradients that one side has reduced already, and of the reductions of these.
 
-    Left out are parameters of which no step was recorded.
+    Left out are parameters of which no step was recorded, or whose optimizers are given gradients that do not agree.
 
     Args:
         reference: Calls of the reference.
         target: Calls of the target, numbered as their partners are.
+        agree: Tells whether a gradient that the optimizer is given agrees on both sides.
 
     Returns:
         Identity text of each record -> those of what the optimizer makes of these gradients.
@@ -43,10 +47,11 @@ def find_repeated(reference: Iterable[Call], target: Iterable[Call]) -> Mapping[
     }
     if not repeated:
         return {}
+    updates, updates_of_target = (_index_updates(side) for side in sides)
     steps = {
-        (call.rank, call.step, name_parameter(call, call.outputs[0])): tuple(record.text for record in call.outputs)
-        for call in sides[0]
-        if call.phase == OPTIMIZER and call.outputs
+        of: tuple(record.text for record in call.outputs)
+        for of, call in updates.items()
+        if of in repeated and of in updates_of_target and _are_given_same(call, updates_of_target[of], agree)
     }
     found: dict[str, tuple[str, ...]] = {}
     for number, side in enumerate(sides):
@@ -65,6 +70,22 @@ def find_repeated(reference: Iterable[Call], target: Iterable[Call]) -> Mapping[
                 made = tuple(text for of in names for text in steps[of])
                 found |= {record.text: made for record in (*call.inputs, *call.outputs)}
     return found
+
+
+def _index_updates(calls: Sequence[Call]) -> Mapping[_Of, Call]:
+    """Return the step of the optimizer for each parameter; of several in a step the last."""
+    return {
+        (call.rank, call.step, name_parameter(call, call.outputs[0])): call
+        for call in calls
+        if call.phase == OPTIMIZER and call.outputs
+    }
+
+
+def _are_given_same(call: Call, other: Call, agree: Callable[[Record, Record], bool]) -> bool:
+    """Tell whether the optimizer is given the same gradient on both sides; records of older agents do not have it."""
+    name = call.outputs[0].index
+    gradients = [next((record for record in each.inputs if record.index == name), None) for each in (call, other)]
+    return gradients[0] is None or gradients[1] is None or agree(gradients[0], gradients[1])
 
 
 def _list_reductions(calls: Sequence[Call]) -> Mapping[_Of, list[Call]]:

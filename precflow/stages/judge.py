@@ -32,7 +32,7 @@ from precflow.judgement.conversion import take_links
 from precflow.judgement.floors import find_floors_of_inputs
 from precflow.judgement.inputs import JudgeInput, make_input_judge
 from precflow.judgement.judge import Circumstances, Floors, TrainingCourse, judge
-from precflow.judgement.verdicts import STATUSES, VERDICTS, AsIs, Judged, Verdict
+from precflow.judgement.verdicts import MISALIGNED_STATUSES, STATUSES, VERDICTS, AsIs, Judged, Verdict
 from precflow.stages import as_is, curves, noise
 from precflow.stages.artifacts import read_lines, read_once, read_value, write_lines, write_value
 from precflow.stages.compare import read_measures
@@ -143,7 +143,8 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
     """
     dtypes = find_dtypes(reference, target, measures)
     floors = noise.read_floors(needs)
-    settle = make_settler(reference, target, judge_inputs(job, needs, reference, target, dtypes), floors)
+    judge_input = judge_inputs(job, needs, reference, target, dtypes)
+    settle = make_settler(reference, target, judge_input, floors)
     marks = [
         make(reference, target, lambda left, right: judge_inputs(job, needs, left, right, dtypes))
         for make in (mark_padding, mark_residuals)
@@ -177,7 +178,11 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
             second_pass=second("compare") in needs,
             fused={**target.header.fused, **reference.header.fused},
             regrouped=find_regrouped(reference.calls(), target.calls()),
-            repeated=find_repeated(reference.calls(), target.calls()),
+            repeated=find_repeated(
+                reference.calls(),
+                target.calls(),
+                lambda one, two: judge_input(one, two).status not in MISALIGNED_STATUSES,
+            ),
             warm_ups=find_warm_ups(reference.calls(), target.calls()),
         ),
         folders=job.team.get("standard", ()),
