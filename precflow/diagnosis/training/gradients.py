@@ -7,7 +7,8 @@ gradient in 16 bits rounds it. Between the record of backward and that of the op
     head.weight/optimizer.input.weight      as the optimizer sees it
 
 A loop that does not clear gradients adds those of a step to what the step before has left: the difference between the sides is
-then the gradient of that step. Sketches are linear, so that they show it too.
+then the gradient of that step. Sketches are linear, so that they show it too. Of models that are trained in turn, such as those
+of a GAN, the step before is the last one in which the parameter had a gradient.
 """
 
 from __future__ import annotations
@@ -175,6 +176,7 @@ class _Side:
     Attributes:
         gradients: As backward left them last.
         given: As the optimizer saw them.
+        steps: The steps of both, in order.
         narrow: The 16-bit type that holds all of ``given``; ``""`` for none.
     """
 
@@ -188,6 +190,7 @@ class _Side:
             kept = self.gradients if call.phase == GRADIENT else self.given
             for record in records:
                 kept[call.rank, call.step, f"{call.module}.{record.index}".lstrip(".")] = record
+        self.steps = sorted({step for _, step, _ in (*self.gradients, *self.given)})
         self.narrow = self._find_narrow()
 
     def read(self, record: Record) -> Floats | None:
@@ -384,8 +387,9 @@ def _count_left(side: _Side, other: _Side, places: Sequence[Place]) -> int:
 def _measure_left(side: _Side, other: _Side, place: Place) -> float | None:
     """Return what of the last step's gradient the difference between the sides does not show; ``None`` if it is not known."""
     rank, step, name = place
-    before = (rank, step - 1, name)
-    last = side.given.get(before, side.gradients.get(before))
+    earlier = ((rank, one, name) for one in reversed(side.steps) if one < step)
+    seen = (side.given.get(one) or side.gradients.get(one) for one in earlier)
+    last = next(filter(None, seen), None)
     if last is None:
         return None
     tensors = [side.read_linear(side.gradients[place]), other.read_linear(other.gradients[place]), side.read_linear(last)]

@@ -133,11 +133,11 @@ def test_a_gradient_of_zero_has_no_direction():
 class Accumulating(Run):
     """A run whose loop never clears gradients; without tensors it keeps sketches."""
 
-    def __init__(self, *, clears=False, kept=True, seen=lambda value: value):
+    def __init__(self, *, clears=False, kept=True, seen=lambda value: value, steps=(0, 1, 2)):
         super().__init__(steps=0)
         self.kept = kept
         left = dict.fromkeys(NAMES, np.float32(0))
-        for step in range(3):
+        for step in steps:
             for order, name in enumerate(NAMES):
                 own = np.random.default_rng(10 * step + order).standard_normal(32).astype(np.float32)
                 value = own if clears else own + left[name]
@@ -156,6 +156,11 @@ def test_gradients_that_still_hold_the_last_steps_are_told(kept):
     assert [found[f"gradients_left_{what}"] for what in ("side", "step", "share")] == ["target", 1, 1.0]
     assert gather(dirty, clean)["gradients_left_side"] == "reference"
     assert "gradients_left_side" not in gather(dirty, dirty)
+
+
+def test_two_models_that_are_trained_in_turn_have_gradients_in_every_other_step():
+    found = gather(Accumulating(clears=True, steps=(1, 3)), Accumulating(steps=(1, 3)))
+    assert [found[f"gradients_left_{what}"] for what in ("side", "step", "share")] == ["target", 3, 1.0]
 
 
 def test_what_clipping_has_left_of_the_last_gradient_is_what_is_added():
