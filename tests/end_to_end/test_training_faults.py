@@ -231,6 +231,37 @@ def test_a_loss_that_differs_is_named_in_place_of_the_models_last_module(train_o
     assert {one.name: one.state for one in model.phases}["forward"] == "aligned"
 
 
+@pytest.mark.parametrize("is_scored", [False, True])
+def test_a_loss_that_differs_in_a_later_step_is_named_too(tmp_path, is_scored):
+    """The second half of a GAN's iteration has a loss of its own, of scores with one axis."""
+
+    class Critic(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = torch.nn.Linear(6, 8), torch.nn.Linear(8, 1 if is_scored else 3)
+
+        def forward(self, x):
+            y = self.head(torch.tanh(self.body(x)))
+            return y.squeeze(1) if is_scored else y
+
+    def trained(side, sign):
+        torch.manual_seed(2)
+        critic, x = Critic(), torch.randn(5, 6)
+        optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+        with precflow.capture(critic, tmp_path / side, optimizer=optimizer, step=[0, 1], level=["module"]) as recorder:
+            for factor in (1.0, sign):
+                optimizer.zero_grad()
+                (factor * torch.exp(critic(x))).mean().backward()
+                optimizer.step()
+                recorder.step()
+        return read_dump(tmp_path / side)
+
+    model = compare_dumps(trained("reference", 1.0), trained("target", -1.0), command="")
+    assert model.verdict.verdict == "misaligned"
+    assert [finding.rule for finding in model.findings] == ["PF419"]
+    assert "step 1" in model.findings[0].title
+
+
 def test_the_same_loss_written_otherwise_is_no_finding(train_on_tokens):
     def by_hand(logits, labels):
         kept = labels[:, 1:] != -100

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from precflow.diagnosis.evidence.of_run.micro_batches import pair_arriving
+from precflow.agent.contract import BACKWARD, ROOT_MODULE, parse_identity
 from precflow.diagnosis.evidence.pieces import Evidence
+from precflow.dumps.records import Call
 
 if TYPE_CHECKING:
     from precflow.diagnosis.comparison import Comparison
@@ -19,19 +22,31 @@ EVIDENCE = {
 
 
 def gather(run: Comparison) -> dict[str, Any]:
-    """Return where that gradient arrives, if the error starts with it."""
+    """Return where that gradient arrives, if the error starts with it, in whatever step that is."""
     if not run.region.suspects or run.blockers or not run.region.suspects[0].arrives:
         return {}
     first = run.region.suspects[0]
-    arriving = {record.known for record, _ in pair_arriving(run.reference, run.target) if record.known}
-    given = next(
-        (
-            record
-            for call in run.reference.calls()
-            if call.module == first.module and not call.operator
-            for record in call.inputs
-            if record.text == first.arrives
-        ),
-        None,
-    )
-    return {"loss_gradient": first.name} if given is not None and given.known in arriving else {}
+    start = parse_identity(first.arrives)
+    calls = [
+        call
+        for call in run.reference.calls()
+        if call.phase == BACKWARD and not call.operator and (call.step, call.rank) == (start.step, start.rank)
+    ]
+    given = {record.text for call in calls for record in call.inputs if math.prod(record.shape) > 1}
+    last = _find_last(calls)
+    is_of_it = _holds(first.module, start.module) and _holds(start.module, last) and not first.operator
+    return {"loss_gradient": first.name} if is_of_it and first.arrives in given else {}
+
+
+def _find_last(calls: Sequence[Call]) -> str:
+    """Return the innermost module that the model runs last: backward begins in it, and in the modules around it."""
+    last, inside = "", list(calls)
+    while inside:
+        last = min(inside, key=lambda call: call.order).module
+        inside = [call for call in inside if call.module != last and _holds(last, call.module)]
+    return last
+
+
+def _holds(module: str, inside: str) -> bool:
+    """Tell whether a module is another one, or has it inside: a critic that drops an axis of what its head returns."""
+    return module in {ROOT_MODULE, inside} or inside.startswith(f"{module}.")
