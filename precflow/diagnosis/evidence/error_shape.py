@@ -55,6 +55,17 @@ def fit_scale(reference: Floats, target: Floats) -> Scale | None:
     return Scale(slope=slope, share=max(0.0, 1.0 - rest / (min(error, own) if own else error)))
 
 
+def measure_amount_share(reference: Floats, target: Floats) -> float | None:
+    """Return the share of the error's energy that one amount explains, added to all elements; ``None`` if nothing differs.
+
+    >>> measure_amount_share(np.array([1.0, 2.0]), np.array([1.5, 2.5])), measure_amount_share(np.array([1.0]), np.array([1.0]))
+    (1.0, None)
+    """
+    error = target - reference
+    energy = _energy(error)
+    return float(np.sum(error)) ** 2 / (error.size * energy) if energy else None
+
+
 def find_uneven_factor(reference: Floats, target: Floats) -> str:
     """Name the slices that are scaled by different factors, ``""`` where one factor for all leaves no more than chance.
 

@@ -139,6 +139,11 @@ EVIDENCE = {
         "explained by that factor", "Share of the error's energy.", tests="one factor for all values", unit="%"
     ),
     "different_values": Evidence("different values", "Of the reference, ordinary elements only: one value fits any factor."),
+    "amount_share": Evidence(
+        "explained by one amount that is added",
+        "Share of the error's energy; values that hardly vary fit an amount as well as a factor.",
+        unit="%",
+    ),
     "curve_share": Evidence(
         "error is a curve over the input", "Share of the error's energy that a function of the input explains.", unit="%"
     ),
@@ -308,6 +313,7 @@ def _measure_error(observed: ObservedCall, output: TensorPair) -> dict[str, Any]
         "scale_slope": fitted.slope if fitted else None,
         "scale_share": fitted.share if fitted else None,
         "different_values": np.unique(here[:: max(1, here.size // _SAMPLE)]).size,
+        "amount_share": error_shape.measure_amount_share(here, there),
         "narrow_type": _find_narrow_type(observed, output),
         "nonfinite_reference": broken.reference,
         "nonfinite_target": broken.target,

@@ -787,6 +787,8 @@ def test_names_in_tests_are_evidence():
         ("PF214", EPSILON, "certain"),
         ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "different_values": 4}, "certain"),
         ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "different_values": 1}, "possible"),
+        ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "amount_share": 0.9}, "certain"),
+        ("PF211", {"scale_slope": 1.01, "scale_share": 0.9999, "amount_share": 0.9995}, "possible"),  # values that hardly vary
         (
             "PF211",
             {"scale_slope": 1.01, "scale_share": 0.995, "low_precision": True, "introduced_factor_share": 0.4},

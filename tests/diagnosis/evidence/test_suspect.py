@@ -195,6 +195,15 @@ def test_of_a_gradient_inside_of_a_module_its_output_says_nothing(hand_made):
     assert "scale_slope" not in suspect.gather(observed, judged, same_dtype=True, introduced=inside)
 
 
+def test_values_that_hardly_vary_fit_an_added_amount_as_well_as_a_factor(about):
+    """A critic gives nearly the same score to all pictures of a generator that has learned nothing yet."""
+    scores = 0.3 + 1e-3 * VALUES
+    found = about("linear", (0.75 * scores + 3e-4 * np.cos(VALUES)).astype(np.float32), right=scores.astype(np.float32))
+    assert 1 - found["amount_share"] < 10 * (1 - found["scale_share"]) < 0.01
+    varied = about("linear", (0.75 * VALUES).astype(np.float32), right=VALUES.astype(np.float32))
+    assert 1 - varied["amount_share"] > 1e3 * (1 - varied["scale_share"])
+
+
 def test_a_small_shift_of_a_mask_counts_however_long_the_rows_are(about):
     shifted = np.where(np.tril(np.ones((64, 64)), 1) > 0, 0.0, -1e9).astype(np.float32)
     assert about("add", VALUES + shifted)["masked_different"] > 0
