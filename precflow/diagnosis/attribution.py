@@ -5,7 +5,7 @@ first, it names innocent calls that make a small error large, and in low precisi
 (:mod:`precflow.diagnosis.introduced`) have none of these faults, but only say something about calls that were stored whole,
 and nothing about calls that compute rightly and should not have been made like this. So together:
 
-1. Every call that introduces an error is a suspect, in order of the graph, whether its record fails or not.
+1. Every call that introduces an error is a suspect, in order of steps and of the graph, whether its record fails or not.
 2. A call that was made differently on the two sides (argument, source of an input) is one too.
 3. A suspect by first divergence that was evaluated and is clean is cleared: its error arrived with its inputs, or was there
    between the calls. It stays only if nothing else explains the difference, or if the sides gave it different data, such as
@@ -103,7 +103,7 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
     given = [
         _add_innocence(one) for one in region.suspects if (one.outside or one.weight) and one.record in cleared - suspected
     ]
-    explained = sorted((*named, *reasons, *given), key=lambda suspect: suspect.order)
+    explained = sorted((*named, *reasons, *given), key=_find_place)
     only_guessed = set(verdict.standards) <= set(guessed)  # whoever sets a limit means it
     if found and not explained and only_guessed:
         carried = _find_carried(found, calls, statuses) & cleared
@@ -143,6 +143,11 @@ def _without_own_backwards(wrong: Mapping[str, IntroducedError], calls: Mapping[
         return is_gradient and (call.module, call.step, call.rank) in forward
 
     return {name: one for name, one in wrong.items() if not is_own(calls[name])}
+
+
+def _find_place(suspect: Suspect) -> tuple[int, int]:
+    """Return when a suspect runs: its step, and its number in that step. Steps may make another number of calls."""
+    return parse_identity(suspect.record).step, suspect.order
 
 
 def _kind_of(call: Call) -> str:
@@ -305,10 +310,12 @@ def _find_leading(
     nodes: Mapping[CallKey, CallNode],
     statuses: Mapping[str, Judged],
 ) -> tuple[Suspect, ...]:
-    """Return the modules that go wrong by themselves before anything that was computed again does.
+    """Return what goes wrong by itself before anything that was computed again does.
 
     A module is no operator that float64 could clear or blame. If its inputs have the same bits, nothing recorded inside it
     fails and its output is far over its limit, the error starts in it: what was computed again behind it is given that error.
+    So it is with a tensor from outside that is another one, before anything fails: a number that the script makes of it, such
+    as a count that a loss is divided by, is another argument of a later call.
     """
     places = {record.text: place for place, node in enumerate(nodes.values()) for record in node.call.outputs}
     owners = {record.text: node for node in nodes.values() for record in node.call.outputs}
@@ -317,10 +324,12 @@ def _find_leading(
         return ()
 
     def leads(suspect: Suspect) -> bool:
-        """Tell whether a suspect is such a module."""
+        """Tell whether a suspect is such a module, or is given such a tensor."""
         node = owners.get(suspect.record)
-        if node is None or node.call.operator or node.call.phase != FORWARD or places[suspect.record] >= first:
+        if node is None or node.call.phase != FORWARD or places[suspect.record] >= first:
             return False
+        if node.call.operator:
+            return bool(suspect.given) and suspect.ratio > lines.AMPLIFIED
         inside = [record for key in node.inside if key in nodes for record in nodes[key].call.outputs]
         is_alone = not any(_fails(record, statuses) for record in inside)
         return is_alone and not suspect.inputs_use and suspect.ratio > lines.AMPLIFIED
@@ -434,7 +443,7 @@ def _write_notes(  # noqa: PLR0913, PLR0917  what was found, each once at its on
 def _correct_verdict(verdict: Verdict, judged: Sequence[Judged], named: Sequence[Suspect]) -> Verdict:
     if not named:
         return verdict
-    first = min(named, key=lambda suspect: suspect.order)
+    first = min(named, key=_find_place)
     count = f"{len(named)} operator call{'s' * (len(named) > 1)}"
     reason = f"{count} introduce{'s' * (len(named) == 1)} an error that rounding does not explain, first {first.name}"
     counted = tally(judged)

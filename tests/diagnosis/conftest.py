@@ -25,6 +25,8 @@ DEFAULTS = {
     "arguments": {},
     "class_name": "Module",
     "rank": 0,
+    "step": 0,
+    "order": None,
     "phase": "forward",
     "returns": 1,
 }
@@ -53,7 +55,7 @@ class HandMade:
 
     def _call(self, module, operator, inputs, **options):
         given = {**DEFAULTS, **options}
-        order = len(self.made)
+        order = len(self.made) if given["order"] is None else given["order"]
         self.rank = given["rank"]
         about = (module, given["call"], operator, given["ordinal"], given["phase"])
         made = Call(
@@ -65,21 +67,25 @@ class HandMade:
             operator=operator,
             ordinal=given["ordinal"],
             phase=given["phase"],
-            step=0,
+            step=given["step"],
             rank=self.rank,
             site=f"model.py:{order} in forward",
             movement=given["movement"],
             compiled=False,
             arguments=dict(given["arguments"]),
-            inputs=tuple(self._record(about, order, "input", str(at), self._input(one)) for at, one in enumerate(inputs)),
-            outputs=tuple(self._record(about, order, "output", str(at), given) for at in range(given["returns"])),
+            inputs=tuple(
+                self._record(about, order, "input", str(at), self._input(one), given["step"]) for at, one in enumerate(inputs)
+            ),
+            outputs=tuple(
+                self._record(about, order, "output", str(at), given, given["step"]) for at in range(given["returns"])
+            ),
         )
         self.made.append(made)
         return made
 
-    def _record(self, about, order, role, index, given):
+    def _record(self, about, order, role, index, given, step):
         own = np.asarray(given["value"]) if given.get("value") is not None else None
-        identity = Identity(*about, role, index, 0, self.rank)
+        identity = Identity(*about, role, index, step, self.rank)
         content = digest(own) if own is not None else f"{identity} {order}"
         made = Record.of(
             identity=identity,

@@ -60,6 +60,39 @@ def test_a_second_fault_behind_the_first_is_named_too(hand_made, conclude):
     assert names(conclude(dump, statuses, {"a / linear", "c / linear"})) == ["a / linear", "c / linear"]
 
 
+def test_the_fault_of_an_earlier_step_comes_first_though_its_step_makes_more_calls_before_it(hand_made, conclude):
+    dump = hand_made()
+    dump.operator("loss", "ctc_loss", {"content": "x"}, order=20)  # behind calls that prepare the first batch
+    dump.operator("loss", "ctc_loss", {"content": "y"}, order=10, step=1)
+    names_of = [call.name for call in dump.made]
+    attribution = conclude(dump, dict.fromkeys(names_of, "fail"), set(names_of))
+    assert names(attribution) == ["loss / ctc_loss", "loss / ctc_loss (step 1)"]
+    assert attribution.region.start == "loss / ctc_loss"
+    reason = "2 operator calls introduce an error that rounding does not explain, first loss / ctc_loss"
+    assert reason in attribution.verdict.reasons
+
+
+@pytest.mark.parametrize(("ratio", "first"), [(100.0, "(outside) / maximum"), (1.5, "(outside) / div")])
+def test_another_tensor_from_outside_leads_a_number_that_the_script_makes_of_it(hand_made, ratio, first):
+    """Boxes differ, so that the script counts other matches and divides the loss by another number."""
+    dump = hand_made()
+    boxes = dump.operator("(outside)", "maximum", {"content": "boxes"})
+    loss = dump.operator("(outside)", "div", {"content": "loss"})
+    suspect = Suspect.of(boxes, boxes.outputs[0].text, ratio, "its input 0 differs, which no recorded call made")
+    attribution = attribute(
+        build_graph(dump.calls()),
+        Attribution(
+            Region(suspect.name, (replace(suspect, given=boxes.inputs[0].text),), {}),
+            [Judged(one.outputs[0].text, "fail", ratio=ratio) for one in dump.made],
+            Verdict("misaligned"),
+        ),
+        pairs=[PairedCall(name_call(one), one, one) for one in dump.made],
+        found=[found(loss, fault=True)],
+        different=[],
+    )
+    assert names(attribution)[0] == first
+
+
 def test_an_innocent_first_divergence_is_cleared(hand_made, conclude):
     dump = chain(hand_made(), "a", "b", "c")
     attribution = conclude(dump, {"b / linear": "fail", "c / linear": "fail"}, {"a / linear"})
