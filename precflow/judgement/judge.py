@@ -12,6 +12,7 @@ from precflow.comparison.measure import Measure
 from precflow.config.schema import PairingRule, RunConfig, ToleranceRule
 from precflow.config.sections.whatifs import REFERENCE_CHOICE, can_give_choices
 from precflow.curves.outcome import LOSS, CurveOutcome
+from precflow.dumps.loss_parts import NO_PARTS, LossParts
 from precflow.dumps.warm_up import WarmUp
 from precflow.judgement import standards
 from precflow.judgement.accepted import AcceptedDifferences
@@ -36,6 +37,7 @@ from precflow.judgement.curves import LossOutcome, collect_curves, judge_first_l
 from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
 from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.limits import Condition, list_conditions
+from precflow.judgement.loss_parts import mark_loss_parts
 from precflow.judgement.patterns import matches
 from precflow.judgement.second_moments import pass_second_moments
 from precflow.judgement.standards import Standard
@@ -99,6 +101,7 @@ class Circumstances:
         regrouped: Record of a collective that the other side makes in other groups -> records of what comes of it.
         repeated: Record of a gradient that one side reduces more often -> records of what the optimizer makes of it.
         warm_ups: Calls in which everything that a side computed is 0. What differs there is no fault; the run is not aligned.
+        loss_parts: What the losses of both sides are computed by, outside of every module.
     """
 
     today: datetime.date
@@ -115,6 +118,7 @@ class Circumstances:
     regrouped: Mapping[str, Sequence[str]] = field(default_factory=dict)
     repeated: Mapping[str, Sequence[str]] = field(default_factory=dict)
     warm_ups: Sequence[WarmUp] = ()
+    loss_parts: LossParts = NO_PARTS
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,7 @@ def judge(  # noqa: PLR0913  all but two go by name
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]
     decisions = mark_covered(measures, decisions, known.fused, known.regrouped, known.repeated)
+    decisions = mark_loss_parts(measures, decisions, known.loss_parts, losses, dtypes)
     decisions = mark_copies(measures, decisions)
     decisions = mark_warm_ups(measures, decisions, known.warm_ups)
     decisions, open_settings = _accept_settings(measures, decisions, known.other_settings, accepted)

@@ -20,6 +20,7 @@ from precflow.diagnosis.residual import mark_residuals
 from precflow.diagnosis.training.gradients import describe_left, find_left_gradients
 from precflow.diagnosis.training.updates import describe_still, find_still_parameters
 from precflow.dumps.collectives import find_regrouped
+from precflow.dumps.loss_parts import find_loss_parts
 from precflow.dumps.protocol import Dump
 from precflow.dumps.repeated_reductions import find_repeated
 from precflow.dumps.warm_up import find_warm_ups
@@ -184,6 +185,7 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
                 lambda one, two: judge_input(one, two).status not in MISALIGNED_STATUSES,
             ),
             warm_ups=find_warm_ups(reference.calls(), target.calls()),
+            loss_parts=find_loss_parts(reference, target),
         ),
         folders=job.team.get("standard", ()),
         floors=Floors(floors, _explain_missing_floors(job, needs), find_carried(reference.calls())),
