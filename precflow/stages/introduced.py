@@ -33,7 +33,7 @@ from precflow.diagnosis.explained import Explanation, describe_left_out, list_gr
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.graph import build_graph
 from precflow.diagnosis.introduced import Evaluated, IntroducedError, decide_all
-from precflow.diagnosis.training.gradients import Gradients, blame_left, find_left_gradients
+from precflow.diagnosis.training.gradients import Gradients, blame_left, find_left_gradients, follow_clipping
 from precflow.diagnosis.training.replay import ReplayedStep, judge_steps
 from precflow.diagnosis.training.updates import blame_still, find_still_parameters
 from precflow.dumps.protocol import Dump
@@ -240,6 +240,7 @@ def attribute_errors(  # noqa: PLR0913  two dumps and what was made of them
     still = find_still_parameters(reference, target, measures)
     blamed = blame_still(final.region, still, reference.calls(), kept=kept)
     blamed = blame_left(blamed, find_left_gradients(reference, target), reference.calls())
+    blamed = follow_clipping(blamed, reference, target, kept=kept)
     final = replace(final, region=blame_first_broken(blamed, find_first_broken(reference, target)))
     if holding:
         of_run = {record.text: call for call in reference.calls() for record in call.outputs} if by_golden else {}

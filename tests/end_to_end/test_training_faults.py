@@ -231,6 +231,30 @@ def test_a_loss_that_differs_is_named_in_place_of_the_models_last_module(train_o
     assert {one.name: one.state for one in model.phases}["forward"] == "aligned"
 
 
+@pytest.mark.parametrize("detail", ["tensors", "sketch"])
+def test_gradients_that_agree_follow_a_wrong_one_through_their_common_norm(tmp_path, detail):
+    """A term of the loss at the middle of the model, as of an autoencoder, changes the norm that all are clipped by."""
+
+    def trained(side, weight):
+        torch.manual_seed(2)
+        encoder, decoder = torch.nn.Linear(6, 4), torch.nn.Linear(4, 6)
+        model, x = torch.nn.ModuleDict({"encoder": encoder, "decoder": decoder}), torch.randn(5, 6)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        folder = tmp_path / side
+        with precflow.capture(model, folder, optimizer=optimizer, level=["module"], detail=detail) as recorder:
+            code = encoder(x)
+            (10 * (decoder(torch.tanh(code)) - x).square().mean() + weight * code.square().mean()).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            recorder.step()
+        return read_dump(folder)
+
+    model = compare_dumps(trained("reference", 1.0), trained("target", 3.0), command="")
+    assert model.verdict.verdict == "misaligned"
+    assert not {"PF211", "PF805"} & {finding.rule for finding in model.findings}
+    assert {one.name: one.state for one in model.phases}["optimizer"] == "inherits"
+
+
 @pytest.mark.parametrize("is_scored", [False, True])
 def test_a_loss_that_differs_in_a_later_step_is_named_too(tmp_path, is_scored):
     """The second half of a GAN's iteration has a loss of its own, of scores with one axis."""

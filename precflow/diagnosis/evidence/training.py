@@ -12,7 +12,7 @@ from precflow.agent.contract import FORWARD, GRADIENT, OPTIMIZER, ROOT_MODULE
 from precflow.diagnosis.evaluation import PairedCall, pair_calls
 from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.evidence.suspect import IMPLEMENTATIONS, OPTIMIZER_CLASS, find_different_arguments
-from precflow.diagnosis.training.gradients import GradientChange, GradientRow, Gradients
+from precflow.diagnosis.training.gradients import GradientChange, GradientRow, Gradients, is_same_scaling
 from precflow.diagnosis.training.optimizers import is_same_setting, read_settings
 from precflow.diagnosis.training.replay import ReplayedStep, choose_cause, list_proven
 from precflow.diagnosis.training.updates import StillParameter
@@ -25,8 +25,6 @@ _MOST = 0.9  # share of the parameters that have to
 _COUNTED = 1e-3  # relative: a factor that is nearer to a count is one
 _SPREAD = 1e-3
 _POWER = 1e-6  # of the logarithm: a factor that is as near to a power of two is one
-_SPREAD_OF_FACTOR = 0.02  # norms may be so much farther apart, of the logarithm between the factors
-_SCALED_SPREAD = 0.05  # and so far at most
 _AVERAGING = {"batch_norm": "training", "instance_norm": "use_input_stats"}  # operator -> argument that turns averaging on
 _RUNNING_MEAN = frozenset(("1", "running_mean"))  # of either: where the average is given, by position or by name
 _OUTCOMES = frozenset(("loss_scale_at_the_end", "skipped_steps"))
@@ -377,7 +375,7 @@ def _differ(reference: GradientChange, target: GradientChange) -> bool:
     kinds = {reference.kind, target.kind}
     if kinds <= {"none", "scaled"}:
         factors = [change.amount if change.kind == "scaled" else 1.0 for change in (reference, target)]
-        return not _is_same_scaling(factors, [reference.norm, target.norm])
+        return not is_same_scaling(factors, [reference.norm, target.norm])
     if kinds == {"none", "cut off"}:
         cut, unchanged = (reference, target) if target.kind == "none" else (target, reference)
         return unchanged.peak > (1.0 + _SPREAD) * cut.amount  # else it has nothing beyond the same limit
@@ -387,22 +385,6 @@ def _differ(reference: GradientChange, target: GradientChange) -> bool:
         both = [(one, target.each[name]) for name, one in reference.each.items() if name in target.each]
         return any(_treat_differently(*one, *other) for one, other in both)
     return len(kinds) > 1
-
-
-def _is_same_scaling(factors: Sequence[float], norms: Sequence[float]) -> bool:
-    """Tell whether the same treatment may have multiplied gradients by these factors, given their norms afterwards.
-
-    Clipped by their norm, gradients that differ have other factors and the same norm afterwards, or a smaller one that is below
-    the limit. With another loss scale they have the same norm but for what rounding does, which grows with the scale.
-    """
-    if math.isclose(*factors, rel_tol=_SPREAD):
-        return True
-    if not all(factor > 0.0 for factor in factors) or not all(norms):
-        return False
-    apart = math.log(norms[1] / norms[0])
-    if (factors[0] > factors[1] and apart > _SPREAD) or (factors[1] > factors[0] and apart < -_SPREAD):
-        return True  # the one that is not clipped, or only unscaled, is shorter than the one that is clipped
-    return abs(apart) <= max(_SPREAD, min(_SCALED_SPREAD, _SPREAD_OF_FACTOR * abs(math.log(factors[1] / factors[0]))))
 
 
 def _treat_differently(factor: float, norm: float, other: float, after: float) -> bool:

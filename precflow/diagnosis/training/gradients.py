@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +37,8 @@ LARGEST_WORK = 1 << 32
 """Bytes of gradients that are read at most; of those that come later only statistics are used."""
 _SAME_DIRECTION = 1.0 - 1e-5
 _SAME_FACTOR = 1e-3
+_SPREAD_OF_FACTOR = 0.02  # norms may be so much farther apart, of the logarithm between the factors
+_SCALED_SPREAD = 0.05  # and so far at most
 _SAME_PRODUCT = 1e-5  # relative; of float32 products, and of sketches, which are sums in float32
 _SAME_VALUE = 1e-6
 _LEFT = 1e-2  # largest part of the last step's gradient that the difference of the sides may leave unexplained
@@ -355,6 +357,53 @@ def blame_left(region: Region, left: LeftGradients | None, calls: Sequence[Call]
     return replace(region, start=suspects[0].name, suspects=suspects, roles=roles)
 
 
+def follow_clipping(region: Region, reference: Dump, target: Dump, *, kept: Collection[str] = ()) -> Region:
+    """Return a region whose optimizer's steps inherit what comes before them, if clipping by the common norm handed it on.
+
+    One wrong gradient changes the norm of all, and so the factor that shortens those that agree.
+
+    Args:
+        region: The region.
+        reference: Evidence of the reference.
+        target: Evidence of the target.
+        kept: Records of suspects that are wrong by themselves, at their own inputs.
+    """
+    start = parse_identity(region.suspects[0].record) if region.suspects else None
+    if start is None or start.phase == OPTIMIZER:
+        return region
+    behind = {
+        suspect.record: (identity.step, identity.rank)
+        for suspect in region.suspects
+        if (identity := parse_identity(suspect.record)).phase == OPTIMIZER
+        and (identity.step, identity.rank) == (start.step, start.rank)
+        and suspect.record not in kept
+    }
+    if not behind or not _are_clipped_alike(reference, target, (start.step, start.rank)):
+        return region
+    suspects = tuple(suspect for suspect in region.suspects if suspect.record not in behind)
+    made = [call.outputs for call in reference.calls() if call.phase == OPTIMIZER]
+    follow = {one.text for outputs in made if any(one.text in behind for one in outputs) for one in outputs}
+    roles = {
+        record: "inherits" if role == "introduces" and record in follow else role
+        for record, role in (region.roles or {}).items()
+    }
+    return replace(region, suspects=suspects, roles=roles)
+
+
+def _are_clipped_alike(reference: Dump, target: Dump, when: tuple[int, int]) -> bool:
+    """Tell whether the sides multiply the gradients of a step and rank by other factors, and treat them alike all the same."""
+    changes = [
+        [change for change in _find_changes(name, _Side(dump)) if (change.step, change.rank) == when]
+        for name, dump in (("reference", reference), ("target", target))
+    ]
+    if not all(len(found) == 1 and found[0].kind in {"none", "scaled"} for found in changes):
+        return False
+    both = [found[0] for found in changes]
+    factors = [change.amount if change.kind == "scaled" else 1.0 for change in both]
+    is_another = not math.isclose(*factors, rel_tol=_SAME_PRODUCT)
+    return is_another and is_same_scaling(factors, [change.norm for change in both])
+
+
 def _find_left(sides: Sequence[_Side]) -> LeftGradients | None:
     here, there = (side.gradients for side in sides)
     shared = [place for place in here if place in there]
@@ -403,6 +452,22 @@ def _measure_left(side: _Side, other: _Side, place: Place) -> float | None:
 
 
 # Between backward and the optimizer
+
+
+def is_same_scaling(factors: Sequence[float], norms: Sequence[float]) -> bool:
+    """Tell whether the same treatment may have multiplied gradients by these factors, given their norms afterwards.
+
+    Clipped by their norm, gradients that differ have other factors and the same norm afterwards, or a smaller one that is below
+    the limit. With another loss scale they have the same norm but for what rounding does, which grows with the scale.
+    """
+    if math.isclose(*factors, rel_tol=_SAME_FACTOR):
+        return True
+    if not all(factor > 0.0 for factor in factors) or not all(norms):
+        return False
+    apart = math.log(norms[1] / norms[0])
+    if (factors[0] > factors[1] and apart > _SAME_FACTOR) or (factors[1] > factors[0] and apart < -_SAME_FACTOR):
+        return True  # the one that is not clipped, or only unscaled, is shorter than the one that is clipped
+    return abs(apart) <= max(_SAME_FACTOR, min(_SCALED_SPREAD, _SPREAD_OF_FACTOR * abs(math.log(factors[1] / factors[0]))))
 
 
 @dataclass(frozen=True)
