@@ -440,3 +440,39 @@ def test_the_scale_of_an_adapter_is_named_by_the_module_that_keeps_it(tmp_path):
     first = model.findings[0]
     assert (first.rule, first.certainty) == ("PF237", "likely")
     assert first.title == "1 is set otherwise: self.scale: 2.0 / 0.5"
+
+
+def test_what_happens_to_gradients_between_micro_batches_is_named(tmp_path):
+    def train(side, between, **kept):
+        torch.manual_seed(2)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+        with precflow.capture(net, tmp_path / side, optimizer=optimizer, step=[0, 1], level=["module"], **kept) as recorder:
+            for step in range(2):
+                for micro in range(3):
+                    net(torch.randn(4, 8, generator=torch.Generator().manual_seed(3 * step + micro))).square().mean().backward()
+                    between(net, optimizer)
+                optimizer.step()
+                optimizer.zero_grad()
+                recorder.step()
+        return read_dump(tmp_path / side)
+
+    def clear(net, optimizer):
+        if net[0].weight.grad.norm() < 10:  # always: the last micro batch's are cleared too, and nothing is updated
+            optimizer.zero_grad(set_to_none=False)
+
+    def clip(net, optimizer):
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+
+    def scale(net, optimizer):
+        for parameter in net.parameters():
+            parameter.grad *= torch.rand(parameter.shape, generator=torch.Generator().manual_seed(1))
+
+    reference = train("reference", lambda *_: None, detail="sketch")
+    for side, between, named in (("clears", clear, "clears its gradients"), ("clips", clip, "multiplies its gradients by")):
+        model = compare_dumps(reference, train(side, between, detail="sketch"), command="")
+        assert model.verdict.verdict == "misaligned"
+        assert model.findings[0].rule == "PF830"
+        assert model.findings[0].title.startswith(f"The target {named}")
+    other = compare_dumps(reference, train("scales", scale, detail="sketch"), command="")
+    assert "PF830" not in {finding.rule for finding in other.findings}

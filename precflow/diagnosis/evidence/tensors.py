@@ -225,3 +225,15 @@ def _find_filled(values: Floats, fills: Fills, classified: ClassifiedValues) -> 
     kinds = classify_values(values, fills, classified.floor).kinds
     filled: BoolArray = fills.low[kinds] | (kinds == MINUS_INFINITY)
     return filled
+
+
+def read_linear(dump: Dump, record: Record) -> npt.NDArray[np.float64] | None:
+    """Return a tensor as flat float64, else its sketch, which has the same sums and multiples; ``None`` without both."""
+    try:
+        if record.stored and not record.part:
+            return widen(np.ascontiguousarray(dump.tensor(record)).reshape(-1))
+        read = getattr(dump, "sketch", None)
+        kept = None if read is None else read(record)
+    except DumpError:  # the comparison has already called the record unreadable
+        return None
+    return None if kept is None else np.asarray(kept, np.float64).sum(axis=0).reshape(-1)

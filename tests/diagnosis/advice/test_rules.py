@@ -632,6 +632,7 @@ TABLE = [
     ("PF812", {**STILL, "still_state": "exp_avg"}, STILL),
     ("PF818", {"state_anew": "target", "state_counts": "5 / 1"}, {}),
     ("PF821", {"written_after": 0, "written_weights": ["head.weight: 0.04 / 0.07"], "written_share": 1.0}, {}),
+    ("PF830", {"between_side": "target", "between_step": 0, "between_factor": 0.0, "between_share": 1.0}, {}),
     ("PF816", {"copy_differs": "average", "copy_step": 1, "copy_ratio": 40.0, "copy_parameters": 8}, {}),
     ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_explained": 0.2}),
     ("PF802", WRONG_STEP, {**WRONG_STEP, "optimizer_faults": 0}),

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from precflow.agent.contract import BACKWARD
 from precflow.comparison.fused.value_classes import widen
 from precflow.diagnosis.evidence.pieces import Evidence
-from precflow.diagnosis.evidence.tensors import call_identity
+from precflow.diagnosis.evidence.tensors import call_identity, read_linear
 from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
@@ -43,8 +42,6 @@ _LEFT = 1e-3  # share of a gradient that one factor may leave unexplained; in 16
 _APART = 1e-2  # relative difference of factors that are not the same
 _SAME = 0.02  # deviation of a factor from what the numbers of tokens give
 _MOST = 64  # micro batches that are looked at
-
-Floats = npt.NDArray[np.float64]
 
 
 def gather(run: Comparison) -> dict[str, Any]:
@@ -117,7 +114,7 @@ def _is_backward(call: Call) -> bool:
 
 def _measure_factor(reference: Dump, here: Record, target: Dump, there: Record) -> float | None:
     """Return the one factor between both gradients; ``None`` if there is none, or too little was kept of them."""
-    mine, theirs = _read_linear(reference, here), _read_linear(target, there)
+    mine, theirs = read_linear(reference, here), read_linear(target, there)
     if mine is None or theirs is None or mine.shape != theirs.shape:
         return None
     square = float(mine @ mine)
@@ -126,17 +123,6 @@ def _measure_factor(reference: Dump, here: Record, target: Dump, there: Record) 
     units = [2.0 ** -float_facts(one.dtype).digits for one in (here, there) if one.dtype in FLOATS]
     is_one = factor > 0 and size > 0 and float(np.linalg.norm(theirs - factor * mine)) <= max(_LEFT, *units) * size
     return factor if is_one else None
-
-
-def _read_linear(dump: Dump, record: Record) -> Floats | None:
-    try:
-        if record.stored and not record.part:
-            return widen(np.ascontiguousarray(dump.tensor(record)).reshape(-1))
-        read = getattr(dump, "sketch", None)
-        kept = None if read is None else read(record)
-    except DumpError:  # the comparison has already called the record unreadable
-        return None
-    return None if kept is None else np.asarray(kept, np.float64).sum(axis=0).reshape(-1)
 
 
 def _count_tokens(dump: Dump, record: Record) -> int:
