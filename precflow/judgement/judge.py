@@ -36,6 +36,7 @@ from precflow.judgement.covered import mark_covered
 from precflow.judgement.curves import LossOutcome, collect_curves, judge_first_loss, judge_losses
 from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
 from precflow.judgement.floors import MAIN_METRIC, Floor
+from precflow.judgement.given_gradients import mark_given
 from precflow.judgement.limits import Condition, list_conditions
 from precflow.judgement.loss_parts import mark_loss_parts
 from precflow.judgement.patterns import matches
@@ -100,6 +101,7 @@ class Circumstances:
         fused: Module that one side computes inside of another one -> that one.
         regrouped: Record of a collective that the other side makes in other groups -> records of what comes of it.
         repeated: Record of a gradient that one side reduces more often -> records of what the optimizer makes of it.
+        given: Record of an optimizer's step -> the status of the gradient that it was given, where that fails.
         warm_ups: Calls in which everything that a side computed is 0. What differs there is no fault; the run is not aligned.
         loss_parts: What the losses of both sides are computed by, outside of every module.
     """
@@ -117,6 +119,7 @@ class Circumstances:
     fused: Mapping[str, str] = field(default_factory=dict)
     regrouped: Mapping[str, Sequence[str]] = field(default_factory=dict)
     repeated: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    given: Mapping[str, Judged] = field(default_factory=dict)
     warm_ups: Sequence[WarmUp] = ()
     loss_parts: LossParts = NO_PARTS
 
@@ -190,6 +193,7 @@ def judge(  # noqa: PLR0913  all but two go by name
     accepted = AcceptedDifferences(config.accepted, known.today)
     decisions = mark_zero_gradients(measures, [decide(measure, terms, accepted) for measure in measures], carried.outputs)
     decisions = pass_second_moments(measures, decisions)
+    decisions = mark_given(measures, decisions, known.given)
     if settle_choices is not None:
         settled = settle_choices(measures, [decision.judged for decision in decisions])
         decisions = [_settle(decision, new) for decision, new in zip(decisions, settled, strict=True)]

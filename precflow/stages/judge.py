@@ -31,6 +31,7 @@ from precflow.judgement.as_is import judge_as_is
 from precflow.judgement.carried import find_carried
 from precflow.judgement.conversion import take_links
 from precflow.judgement.floors import find_floors_of_inputs
+from precflow.judgement.given_gradients import find_given
 from precflow.judgement.inputs import JudgeInput, make_input_judge
 from precflow.judgement.judge import Circumstances, Floors, TrainingCourse, judge
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, STATUSES, VERDICTS, AsIs, Judged, Verdict
@@ -184,6 +185,7 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
                 target.calls(),
                 lambda one, two: judge_input(one, two).status not in MISALIGNED_STATUSES,
             ),
+            given=find_given(reference.calls(), target.calls(), judge_input),
             warm_ups=find_warm_ups(reference.calls(), target.calls()),
             loss_parts=find_loss_parts(reference, target),
         ),
