@@ -86,7 +86,10 @@ class MeasurementCache:
             WriteError: The tensor could not be stored.
         """
         address, version, layout = state or read_state(tensor)
-        if address is None:  # sparse, quantized, meta and wrapped tensors
+        if address is None and tensor.layout == torch.sparse_coo:
+            # The gradient of an embedding with sparse=True: rows that are named twice add up, and their order says nothing.
+            return self._measurer.measure(tensor.detach().to_dense(), detail, kept)
+        if address is None:  # quantized, meta and wrapped tensors
             return NO_CONTENT
         # Nothing shows whether an inference tensor was written to: it has no version counter. Collectives such as
         # all_reduce write without raising the counter. In both cases every tensor is measured anew.

@@ -134,3 +134,9 @@ def test_storages_that_are_gone_are_forgotten():
     contents.flush()
     storages.purge()
     assert len(contents._tickets) == 1
+
+
+def test_a_sparse_tensor_is_measured_as_the_dense_one_that_it_stands_for():
+    contents, dense = MeasurementCache(None, Storages()), torch.tensor([[0.0, 0.0], [3.0, 4.0], [5.0, 6.0]])
+    rows, values = [2, 1, 1], [[5.0, 6.0], [1.0, 1.0], [2.0, 3.0]]  # a row that is named twice adds up
+    assert of(contents, torch.sparse_coo_tensor([rows], values, (3, 2))) == content_id(dense)
