@@ -147,11 +147,11 @@ class Tracer:
 
         The weights that a run starts from are compared before it. This one was written since, by code that no record shows, as
         are the weights of a model that is an average of another one. A call of the target that reads another weight is no
-        partner.
+        partner, and neither is one that reads what a recorded call has made of the weight.
         """
         for edge in node.edges:
             other = self._target.get(edge.record.identity)
-            if other is not None and other.weight not in {"", edge.record.weight}:
+            if other is not None and other.weight != edge.record.weight and (other.weight or other.source is not None):
                 continue
             if edge.record.weight and edge.source is None and self._follow(edge).outside:
                 judged = self.unrecorded.judge(edge.record)

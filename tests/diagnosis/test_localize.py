@@ -1,7 +1,10 @@
 """Who introduces and who inherits, on graphs made by hand."""
 
 import pytest
+import torch
+from torch import nn
 
+import precflow
 from precflow.diagnosis.localize import localize
 from precflow.dumps.header import ContentEntries, RepeatCheck
 from precflow.judgement.verdicts import Judged
@@ -229,6 +232,29 @@ def test_a_differing_weight_is_named(hand_made, judge_calls):
         judged = judge_calls(reference, {"a / linear": "fail"})
         judge_input = lambda left, right, status=status: Judged(left.text, status, ratio=2.0)  # noqa: E731
         assert localize(reference, target, *judged, judge_input).suspects[0].weight == weight
+
+
+class Scaled(nn.Module):
+    """Multiplies groups by their scales, which are the same ones on both sides, and transposed on one before they are used."""
+
+    def __init__(self, *, turned):
+        super().__init__()
+        self.register_buffer("scale", torch.rand(4, 6, 1, generator=torch.Generator().manual_seed(1)) + 0.5)
+        self.turned = turned
+
+    def forward(self, x):
+        scale = self.scale.view(6, 4).t().reshape(4, 6, 1) if self.turned else self.scale
+        return (x.view(4, 6, -1) * scale).flatten(1)
+
+
+def test_what_a_call_of_the_target_has_made_of_a_weight_is_no_other_weight(tmp_path):
+    for name, turned in (("a", False), ("b", True)):
+        model = nn.Sequential(Scaled(turned=turned), nn.Tanh())
+        with precflow.capture(model, tmp_path / name, level=["module", "api"]), torch.no_grad():
+            model(torch.randn(4, 12, generator=torch.Generator().manual_seed(2)))
+    result = precflow.compare(tmp_path / "a", tmp_path / "b")
+    assert (result.verdict, result.start) == ("misaligned", "0 / mul")
+    assert "PF405" not in [finding.rule for finding in result.findings]
 
 
 def test_digests_that_differ_are_a_note(hand_made, make_header, judge_calls):
