@@ -165,6 +165,7 @@ PERMUTED = {
 }
 BETWEEN = {"between_target": ["attn / sdpa"], "after": ["norm / layer_norm"]}
 ROWS_READ = {"rows_read": "row 7 in place of row 0", "operator": "embedding"}
+MOVED = {"movement": True, "inputs_equal": False, "inputs_differ": True, "introduced_measure": "movement"}
 PAIRED = {
     "rearranged": "halves interleaved (pairs in place of halves) along the last axis",
     "rearranged_share": 0.999,
@@ -368,6 +369,11 @@ TABLE = [
     ("PF305", {"masked_rows_wrong": 1.0}, {"masked_rows_wrong": 1.0, **MASK}),
     ("PF306", {"first_sample_right": True}, {"first_sample_right": True, **MASK}),
     ("PF306", {"first_sample_right": True}, {"first_sample_right": True, **ROWS_READ}),
+    (
+        "PF306",  # behind a window of attention that is missing, a short first sample is right
+        {"first_sample_right": True, "operator": "module", "name": "model", "first_suspect": "model"},
+        {"first_sample_right": True, "operator": "module", "name": "model", "first_suspect": "layers.0.self_attn"},
+    ),
     ("PF311", PAIRED, PERMUTED),
     ("PF312", ROTATED, {**ROTATED, "sign_share": 0.99}),
     ("PF312", ROTATED, {**ROTATED, "norm_change": 0.12}),
@@ -511,7 +517,11 @@ TABLE = [
     ),
     ("PF215", {"movement": True}, {"movement": True, "between_reference": ["(outside) / setitem"]}),
     ("PF215", {"movement": True, "operator": "transpose"}, {"movement": True, "inputs_equal": False, "inputs_differ": True}),
-    ("PF215", {"movement": True, "inputs_equal": False, "inputs_differ": True, "introduced_measure": "movement"}, {}),
+    (
+        "PF215",
+        {**MOVED, "introduced_fault": True},
+        {**MOVED, "introduced_fault": False},
+    ),
     ("PF226", {**PERMUTED, "rearranged": "halves exchanged along the last axis"}, PAIRED),
     ("PF311", PAIRED, {**PAIRED, "rearranged": "halves exchanged along the last axis"}),
     ("PF213", {"half_steps": True}, {}),

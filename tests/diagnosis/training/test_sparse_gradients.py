@@ -18,7 +18,7 @@ def train(tmp_path):
         torch.manual_seed(0)
         tags = nn.EmbeddingBag(12, 6, mode="mean", sparse=True)
         model = nn.Sequential(tags, nn.Linear(6, 3))
-        model[1].requires_grad_(False)
+        model[1].requires_grad_(requires_grad=False)
         optimizer = torch.optim.SparseAdam(tags.parameters(), lr=0.01)
         draws = torch.Generator().manual_seed(5)
         with precflow.capture(model, tmp_path / name, optimizer=optimizer, step=[0, 1]) as recording:
