@@ -64,3 +64,25 @@ def test_weights_that_were_converted_say_how(compare, way, rule, certainty, titl
     found = compare(way)
     assert found.verdict == "inconclusive"
     assert (found.findings[0].rule, found.findings[0].certainty, found.findings[0].title) == (rule, certainty, title)
+
+
+def test_an_average_that_the_script_makes_itself_is_no_checkpoint_for_sure(tmp_path):
+    """A momentum encoder is filled with an average before it runs first, which another device rounds in its own way."""
+    folders = []
+    for side, average in (
+        ("reference", lambda old, new: 0.9 * old + 0.1 * new),
+        ("target", lambda old, new: old.lerp(new, 0.1)),
+    ):
+        torch.manual_seed(0)
+        query, key = nn.Linear(24, 24), nn.Linear(24, 24)
+        key.requires_grad_(requires_grad=False)
+        key.load_state_dict({name: average(value, value) for name, value in query.state_dict().items()})
+        model, optimizer = nn.ModuleDict({"query": query, "key": key}), torch.optim.SGD(query.parameters(), lr=0.1)
+        with precflow.capture(model, tmp_path / side, optimizer=optimizer) as recording:
+            (query(torch.ones(3, 24)) * key(torch.ones(3, 24))).sum().backward()
+            optimizer.step()
+            recording.step()
+        folders.append(tmp_path / side)
+    found = precflow.compare(*folders).findings[0]
+    assert (found.rule, found.certainty) == ("PF421", "possible")
+    assert "the script fills this model itself with an average of other weights" in found.fix

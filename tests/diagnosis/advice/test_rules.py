@@ -805,6 +805,8 @@ def test_names_in_tests_are_evidence():
             {"scale_slope": 1.01, "scale_share": 0.995, "low_precision": True, "introduced_factor_share": 0.4},
             "possible",
         ),
+        ("PF421", {**CHANGED_WEIGHTS, "weights_rounded": True}, "likely"),
+        ("PF421", {**CHANGED_WEIGHTS, "weights_rounded": True, "weights_untrained": True}, "possible"),
         ("PF219", ARGUMENT, "certain"),
         ("PF219", TWO_VALUES, "possible"),
         ("PF219", {**ARGUMENT, "argument_share": 0.93}, "likely"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from precflow.agent.contract import GRADIENT, OPTIMIZER, join_names
 from precflow.diagnosis.evidence.input_changes import LARGEST, find_input_change
 from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.dumps.dtypes import NUMPY_DTYPES
@@ -34,6 +35,10 @@ EVIDENCE = {
     "weight_changes": Evidence("weights and what gives them", "Up to five."),
     "weights_narrow": Evidence(
         "one side has values of that type", "All bits that this type lacks are zero there, of the first weights that were kept."
+    ),
+    "weights_untrained": Evidence(
+        "of models that no optimizer trains",
+        "All weights that differ are, beside a trained model: a script may fill them itself, with an average of others.",
     ),
     "weights_rounded": Evidence(
         "equal after rounding", "All weights that differ are the same after rounding to a type of fewer bits."
@@ -68,6 +73,7 @@ def gather(run: Comparison) -> dict[str, Any]:
     return {
         "weight_change": changes[names[0]],
         "weight_changes": [f"{name}: {changes[name]}" for name in names[:_SHOWN]],
+        "weights_untrained": _are_untrained(run, names),
         "weights_rounded": all(rounded.values()),
         "weights_narrow": all(rounded.values()) and any(_are_narrow(dump, names) for dump in (run.reference, run.target)),
     }
@@ -79,6 +85,17 @@ def _find_rounding(here: ContentEntry, there: ContentEntry) -> str:
         if here.dtype == there.dtype and here.rounded.get(narrow) and here.rounded[narrow] == there.rounded.get(narrow):
             return f"equal after rounding to {narrow}"
     return ""
+
+
+def _are_untrained(run: Comparison, names: Sequence[str]) -> bool:
+    """Tell whether weights are of models that no optimizer trains, while it trains another one."""
+    trained = {
+        join_names(call.module, call.outputs[0].index).partition(".")[0]
+        for dump in (run.reference, run.target)
+        for call in dump.calls()
+        if call.phase in {GRADIENT, OPTIMIZER} and call.outputs
+    }
+    return bool(trained) and not any(name.partition(".")[0] in trained for name in names)
 
 
 def _are_narrow(dump: Dump, names: Sequence[str]) -> bool:
