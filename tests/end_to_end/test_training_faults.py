@@ -231,6 +231,30 @@ def test_a_loss_that_differs_is_named_in_place_of_the_models_last_module(train_o
     assert {one.name: one.state for one in model.phases}["forward"] == "aligned"
 
 
+@pytest.mark.parametrize(("reference", "target"), [(True, False), (False, True)])
+def test_backward_that_goes_further_on_one_side_is_named(tmp_path, reference, target):
+    """The critic's step of a GAN: without ``detach`` its loss has gradients in the generator, which nobody uses."""
+
+    def trained(side, detaches):
+        torch.manual_seed(2)
+        generator, critic = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+        model = torch.nn.ModuleDict({"generator": generator, "critic": critic})
+        optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+        with precflow.capture(model, tmp_path / side, optimizer=optimizer, level=["module"]) as recorder:
+            made = generator(torch.randn(5, 3))
+            critic(made.detach() if detaches else made).exp().mean().backward()
+            optimizer.step()
+            recorder.step()
+        return read_dump(tmp_path / side)
+
+    model = compare_dumps(trained("reference", reference), trained("target", target), command="")
+    assert model.verdict.verdict == "inconclusive"
+    assert [finding.rule for finding in model.findings] == ["PF424"]
+    assert (
+        model.findings[0].title == f"backward reaches critic (backward) on the {'target' if reference else 'reference'} alone"
+    )
+
+
 @pytest.mark.parametrize("detail", ["tensors", "sketch"])
 def test_gradients_that_agree_follow_a_wrong_one_through_their_common_norm(tmp_path, detail):
     """A term of the loss at the middle of the model, as of an autoencoder, changes the norm that all are clipped by."""

@@ -175,6 +175,11 @@ TAIL = {"border": "the last 3 of 64 along axis 1", "zero_share": 1.0}
 ROTATED = {"name": "layers.0.rotary / add", "norm_change": 0.001, "relative_l2": 0.3}
 GROWING = {"position_growth": 9.0, "position_rank": 0.95, "operator": "cos"}
 LOSS = {"name": "loss / cross_entropy", "operator": "cross_entropy", "scale_slope": 0.25, "scale_share": 0.9999}
+FURTHER_BACKWARD = {
+    "backward_alone": "generator.2 (backward)",
+    "backward_alone_side": "target",
+    "unpaired_target": ["generator.2 (backward)"],
+}
 CHANGED_WEIGHTS = {
     "weights_different": ["fc.weight"],
     "weights_different_count": 1,
@@ -330,6 +335,8 @@ TABLE = [
     ),
     ("PF203", {"arguments_different": ["eps: 1 / 2"]}, {}),
     ("PF204", {"unpaired_count": 1, "unpaired_target": ["a / rope"]}, {"unpaired_count": 1, "damage": ["torn"]}),
+    ("PF204", {"unpaired_count": 1, "unpaired_target": ["a / rope"]}, {**FURTHER_BACKWARD, "unpaired_count": 1}),
+    ("PF424", FURTHER_BACKWARD, {}),
     ("PF205", {"wired_differently": ["its input 0 comes from a"], "introduced_fault": False}, {"introduced_fault": False}),
     ("PF207", {**BETWEEN, "between_reference": ["attn / softmax"]}, BETWEEN),
     ("PF207", {**BETWEEN, "between_reference": ["a / add"]}, {"between_target": ["a / add"], "drawn_between": ["a / add"]}),
