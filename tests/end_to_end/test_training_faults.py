@@ -310,6 +310,28 @@ def test_a_loss_that_differs_in_a_later_step_is_named_too(tmp_path, is_scored):
     assert "step 1" in model.findings[0].title
 
 
+def test_a_loss_that_differs_is_named_beside_another_model_whose_backward_comes_first(tmp_path):
+    """A distilled student has an adapter beside it, which reads what its body returns."""
+
+    def trained(side, smoothing):
+        torch.manual_seed(2)
+        body, head, adapter = torch.nn.Linear(6, 8), torch.nn.Linear(8, 5), torch.nn.Linear(8, 3)
+        model = torch.nn.ModuleDict({"student": torch.nn.Sequential(body, head), "adapter": adapter})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kept = []
+        body.register_forward_hook(lambda module, given, made: kept.append(made))
+        with precflow.capture(model, tmp_path / side, optimizer=optimizer, level=["module"]) as recorder:
+            logits = model["student"](torch.randn(4, 6))
+            loss = torch.nn.functional.cross_entropy(logits, torch.arange(4), label_smoothing=smoothing)
+            (loss + adapter(kept[0]).square().mean()).backward()
+            optimizer.step()
+            recorder.step()
+        return read_dump(tmp_path / side)
+
+    model = compare_dumps(trained("reference", 0.0), trained("target", 0.3), command="")
+    assert [finding.rule for finding in model.findings] == ["PF419"]
+
+
 def test_the_same_loss_written_otherwise_is_no_finding(train_on_tokens):
     def by_hand(logits, labels):
         kept = labels[:, 1:] != -100

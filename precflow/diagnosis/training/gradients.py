@@ -421,9 +421,14 @@ def _is_equal(record: Record, other: Record) -> bool:
 
 
 def _count_left(side: _Side, other: _Side, places: Sequence[Place]) -> int:
-    """Return how many gradients are those of the other side and of the last step; 0 if one is not, of which no more is read."""
+    """Return how many gradients are those of the other side and of the last step; 0 if one is not, of which no more is read.
+
+    Those that are equal on both sides are cleared, as those of a critic are beside those of a generator.
+    """
     fitting = 0
     for place in places:
+        if _is_equal(side.gradients[place], other.gradients[place]):
+            continue
         share = _measure_left(side, other, place)
         if share is None:
             continue

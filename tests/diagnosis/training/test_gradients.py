@@ -133,14 +133,14 @@ def test_a_gradient_of_zero_has_no_direction():
 class Accumulating(Run):
     """A run whose loop never clears gradients; without tensors it keeps sketches."""
 
-    def __init__(self, *, clears=False, kept=True, seen=lambda value: value, steps=(0, 1, 2)):
+    def __init__(self, *, clears=False, kept=True, seen=lambda value: value, steps=(0, 1, 2), cleared=()):
         super().__init__(steps=0)
         self.kept = kept
         left = dict.fromkeys(NAMES, np.float32(0))
         for step in steps:
             for order, name in enumerate(NAMES):
                 own = np.random.default_rng(10 * step + order).standard_normal(32).astype(np.float32)
-                value = own if clears else own + left[name]
+                value = own if clears or name in cleared else own + left[name]
                 left[name] = seen(value)
                 self.call(name, "gradient", step, outputs=[value], kept=kept)
                 self.call(name, "optimizer", step, inputs=[left[name]], outputs=[value], kept=kept)
@@ -161,6 +161,12 @@ def test_gradients_that_still_hold_the_last_steps_are_told(kept):
 def test_two_models_that_are_trained_in_turn_have_gradients_in_every_other_step():
     found = gather(Accumulating(clears=True, steps=(1, 3)), Accumulating(steps=(1, 3)))
     assert [found[f"gradients_left_{what}"] for what in ("side", "step", "share")] == ["target", 3, 1.0]
+
+
+def test_gradients_of_another_optimizer_may_be_cleared():
+    found = gather(Accumulating(clears=True), Accumulating(cleared=NAMES[:1]))
+    assert found["gradients_left_side"] == "target"
+    assert found["gradients_left_share"] == pytest.approx(1 - 1 / len(NAMES))
 
 
 def test_what_clipping_has_left_of_the_last_gradient_is_what_is_added():

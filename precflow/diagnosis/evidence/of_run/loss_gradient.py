@@ -27,15 +27,22 @@ def gather(run: Comparison) -> dict[str, Any]:
         return {}
     first = run.region.suspects[0]
     start = parse_identity(first.arrives)
+    are_several = not any(call.module == ROOT_MODULE for call in run.reference.calls())
     calls = [
         call
         for call in run.reference.calls()
         if call.phase == BACKWARD and not call.operator and (call.step, call.rank) == (start.step, start.rank)
+        if _find_model(call.module, are_several) == _find_model(start.module, are_several)
     ]
     given = {record.text for call in calls for record in call.inputs if math.prod(record.shape) > 1}
     last = _find_last(calls)
     is_of_it = _holds(first.module, start.module) and _holds(start.module, last) and not first.operator
     return {"loss_gradient": first.name} if is_of_it and first.arrives in given else {}
+
+
+def _find_model(module: str, are_several: bool) -> str:  # noqa: FBT001
+    """Return the name of the model that a module belongs to: of several, each stands before the names of its modules."""
+    return module.partition(".")[0] if are_several else ROOT_MODULE
 
 
 def _find_last(calls: Sequence[Call]) -> str:
