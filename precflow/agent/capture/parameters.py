@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import torch
@@ -52,6 +53,7 @@ class ParameterRecorder:
         self._given: Dict[int, List[Record]] = {}  # gradients that the running optimizer step began with, by parameter
         self._weights: Dict[int, torch.Tensor] = {}  # parameters of the watched models
         self._models: Dict[int, str] = {}  # by parameter: the name of the model that holds it
+        self._buffers: Dict[str, Dict[str, torch.Tensor]] = {}  # of each of these models, by name
         self._copies: Optional[Dict[int, List[Record]]] = None  # by parameter; None: not read since the last optimizer step
 
     def begin_step(self) -> None:
@@ -63,7 +65,7 @@ class ParameterRecorder:
         """Forget the models of the step before."""
         self._owners = {}
         self._hooked = set()
-        self._weights, self._models = {}, {}
+        self._weights, self._models, self._buffers = {}, {}, {}
 
     def attach(self, model: torch.nn.Module, prefix: str = "") -> List[Undo]:
         """Watch the gradients of a model's parameters; return functions that take the hooks off again.
@@ -77,6 +79,7 @@ class ParameterRecorder:
             for parameter in model.parameters():
                 self._weights[id(parameter)] = parameter
                 self._models.setdefault(id(parameter), prefix)
+            self._buffers.setdefault(prefix, {}).update(model.named_buffers())
         self._active_phases = self._phases
         if "gradient" not in self._phases:
             return []
@@ -161,13 +164,31 @@ class ParameterRecorder:
             model = self._models.get(id(parameter), "")
             name = join_names(owner.module, owner.name)
             models.setdefault(model, {})[name[len(model) + 1 :] if model else name] = parameter
-        found = [copy for named in models.values() for copy in find_copies(named, watched=self._owners)]
+        found: List[Tuple[str, Dict[int, torch.Tensor]]] = []
+        beside: Dict[Optional[int], List[Tuple[str, int]]] = defaultdict(
+            list
+        )  # by parameter: buffers of its module, which go with it
+        for model, named in models.items():
+            buffers = self._buffers.get(model, {})
+            found += find_copies(named, self._owners, buffers)
+            first = {
+                name.rpartition(".")[0]: id(named[name]) for name in reversed(list(named))
+            }  # by module: its first parameter
+            for name, buffer in buffers.items():
+                module, _, own = name.rpartition(".")
+                beside[first.get(module)].append((own, id(buffer)))
         copies: Dict[int, List[Record]] = {}
         for owner, parameter in recorded if found else ():
             choice = self._choose(owner, "optimizer")
             # Nothing computes with them, so that a sketch is enough.
             some = Choice("sketch", None) if choice.detail == "tensors" else choice
-            held = [("%s.%s" % (owner.name, name), those[id(parameter)]) for name, those in found if id(parameter) in those]
+            wanted = [("", id(parameter)), *((".%s" % own, buffer) for own, buffer in beside[id(parameter)])]
+            held = [
+                ("%s.%s%s" % (owner.name, name, own), those[key])
+                for name, those in found
+                for own, key in wanted
+                if key in those
+            ]
             copies[id(parameter)] = self._lines.describe(held, store=True, choice=some)
             for record in copies[id(parameter)]:
                 record["source"] = None

@@ -39,12 +39,15 @@ _Found = Tuple[str, Any, Dict[str, Any]]
 """Name of a variable, its value, and what the value holds, by path."""
 
 
-def find_copies(parameters: Named, watched: Container[int] = ()) -> List[Tuple[str, Dict[int, torch.Tensor]]]:
-    """Return name of a record and, by ``id`` of the parameter, the tensors of each copy of most weights that are trained.
+def find_copies(
+    parameters: Named, watched: Container[int] = (), buffers: Optional[Named] = None
+) -> List[Tuple[str, Dict[int, torch.Tensor]]]:
+    """Return name of a record and, by ``id`` of the weight, the tensors of each copy of most weights that are trained.
 
     Args:
         parameters: The weights, by their names in the model and in its order; those that need a gradient are looked for.
         watched: ``id`` of the parameters of modules that are recorded anyway.
+        buffers: The model's buffers by name, such as the statistics of a batch norm, which an average of it needs too.
     """
     found: List[Tuple[str, Dict[int, torch.Tensor]]] = []
     trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
@@ -58,7 +61,8 @@ def find_copies(parameters: Named, watched: Container[int] = ()) -> List[Tuple[s
         by_name = _name_by_order(held, parameters) if type(value) in (list, tuple) else held
         copies = _match(by_name, trained)
         if len(copies) >= max(2, _ENOUGH * len(trained)) and _resemble(copies, trained):
-            found.append((COPY_IN + _NO_NAME.sub("_", name), copies))
+            beside = _match(by_name, buffers) if buffers else {}
+            found.append((COPY_IN + _NO_NAME.sub("_", name), {**copies, **beside}))
     return found
 
 
@@ -161,14 +165,15 @@ def _look_into(name: str, value: Any, deep: int) -> Iterator[_Found]:
 
 
 def _list_parameters(module: Any, path: str, seen: Set[int]) -> Iterator[Tuple[str, Any]]:
-    """Yield the parameters of a module and of all inside it, by path, from dictionaries: no code of the script runs."""
+    """Yield parameters and buffers of a module and of all inside it, by path, from dictionaries: no code of the script runs."""
     if id(module) in seen:
         return
     seen.add(id(module))
     attributes = _attributes_of(module)
-    for name, parameter in list((attributes.get("_parameters") or {}).items()):
-        if parameter is not None:
-            yield path + name, parameter
+    for kind in ("_parameters", "_buffers"):
+        for name, held in list((attributes.get(kind) or {}).items()):
+            if held is not None:
+                yield path + name, held
     for name, inside in list((attributes.get("_modules") or {}).items()):
         if inside is not None:
             yield from _list_parameters(inside, "%s%s." % (path, name), seen)

@@ -97,6 +97,33 @@ def test_each_of_several_models_has_its_copies(watch, tmp_path):
     assert copies == {(f"generator.{at}", f"{name}.{COPY_IN}average") for at in (0, 2) for name in ("weight", "bias")}
 
 
+AVERAGED_STATISTICS = """
+import copy, torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+average = copy.deepcopy(net).requires_grad_(False)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+for step in range(2):
+    net(torch.randn(5, 4)).exp().sum().backward()
+    optimizer.step(), optimizer.zero_grad()
+    for slow, fast in zip(average.parameters(), net.parameters()):
+        slow.lerp_(fast.detach(), 0.1)
+"""
+
+
+def test_an_average_has_the_statistics_of_its_batch_norms(watch, shared_script):
+    """An average of weights without those of its batch norms is another model in evaluation."""
+    seen = watch(shared_script(AVERAGED_STATISTICS), capture={"level": ["module"], "step": [1]})
+    assert seen.code == 0, seen.log + seen.printed
+    copies = {
+        record.index for call in seen.dump.calls() if call.module == "1" for record in call.outputs if COPY_IN in record.index
+    }
+    assert copies == {
+        *(f"{name}.{COPY_IN}average" for name in ("weight", "bias")),
+        *(f"weight.{COPY_IN}average.{name}" for name in ("running_mean", "running_var")),
+    }
+
+
 COPIES = """
 import torch
 torch.manual_seed(0)
