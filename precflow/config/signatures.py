@@ -169,8 +169,8 @@ def _check_parameters(rule: Mapping[str, Any], known: Mapping[str, inspect.Param
             continue
         if key not in known:
             yield (*path, str(key)), f"is no parameter of {rule['rule']}, which has {listed}.{did_you_mean(str(key), known)}"
-        elif (annotation := known[key].annotation) in _KINDS and not _is_of_kind(value, annotation):
-            yield (*path, key), f"expected {_KINDS[annotation][1]}, got `{str(value)[:60]}`"
+        elif expected := _describe_expected(value, ast.parse(known[key].annotation, mode="eval").body):
+            yield (*path, key), f"expected {expected}, got `{str(value)[:60]}`"
     for name, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and name not in rule:
             yield path, f"lacks `{name}`, which {rule['rule']} needs"
@@ -222,8 +222,12 @@ def _find_misfits(
 
 def _describe_expected(value: Any, annotation: ast.expr) -> str:
     """Return what was expected if a value is not of its annotated simple type (or ``Sequence`` of one), else ``""``."""
-    if isinstance(annotation, ast.Name) and annotation.id in _KINDS:
-        return "" if _is_of_kind(value, annotation.id) else _KINDS[annotation.id][1]
+    text = ast.unparse(annotation)
+    if text in _KINDS:
+        return "" if _is_of_kind(value, text) else _KINDS[text][1]
+    if text.startswith("Literal["):
+        allowed = ast.literal_eval(text.removeprefix("Literal"))
+        return "" if value in allowed else f"one of {', '.join(map(str, allowed))}"
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Sequence":
         if not isinstance(value, (list, tuple)):
             return "a list"

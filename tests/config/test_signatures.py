@@ -255,6 +255,8 @@ def test_every_shipped_fault_is_fine(file):
         ({"operator": "exp", "rule": "scale", "facter": 1.0, "factor": 1}, "facter", "Did you mean  factor ?"),
         ({"operator": "exp", "rule": "scale", "factor": "a"}, "factor", "expected a number, got `a`"),
         ({"operator": "exp", "rule": "ulp", "distance": True}, "distance", "expected a whole number"),
+        ({"operator": "exp", "rule": "narrow", "dtype": "int8"}, "dtype", "one of float16, bfloat16, float32, float8_e4m3fn, "),
+        ({"operator": "exp", "rule": "fail", "how": 3}, "how", "one of operator, memory, device, crash, hang"),
         ({"operator": "exp", "rule": "scale", "factor": 1.0, "phase": "fwd"}, "phase", "not one of forward"),
         ({"operator": "exp", "rule": "scale", "factor": 1.0, "phase": "backward", "module": "a"}, "module", "no module"),
         ({"operator": "exp", "rule": "scale", "factor": 1.0, "call": -1}, "call", "from 0"),
@@ -272,3 +274,9 @@ def test_the_rules_of_a_fault_are_not_endlessly_many():
 def test_effects_are_those_of_the_agent():
     effects = pytest.importorskip("precflow.agent.emulated.effects")
     assert set(signatures.read_effects()) | {"redraw"} == set(effects.KNOWN)
+
+
+def test_the_ways_to_fail_are_those_of_the_device():
+    driver = pytest.importorskip("precflow.agent.emulated.driver")
+    annotation = signatures.read_effects()["fail"].parameters["how"].annotation
+    assert annotation == f"Literal{list(driver.WAYS)}"

@@ -7,7 +7,7 @@ not measurements of any hardware.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -75,7 +75,7 @@ def poison(value: str = "nan", position: int = 0) -> Effect:
     return _on_output(change)
 
 
-def narrow(dtype: str = "float16") -> Effect:
+def narrow(dtype: Literal["float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2"] = "float16") -> Effect:
     """Compute the whole operator in ``dtype`` and widen its outputs again."""
     small = _parse_dtype(dtype)
 
@@ -102,7 +102,7 @@ def round_inputs(bits: int = 10) -> Effect:
     return effect
 
 
-def hf32(unit: str = "matmul", switched: bool = False) -> Effect:  # noqa: FBT001, FBT002  a rule's parameters are named
+def hf32(unit: Literal["matmul", "conv"] = "matmul", switched: bool = False) -> Effect:  # noqa: FBT001, FBT002  a rule's parameters are named
     """Round float32 inputs to 11 bits while ``torch.npu.<unit>.allow_hf32`` is on; ``switched`` turns it on at the start."""
     if unit not in ("matmul", "conv"):
         raise ValueError("unit must be matmul or conv, got %r" % unit)
@@ -231,7 +231,7 @@ def redraw(parameter: str) -> Effect:
     return lambda _operator, compute, arguments, named: compute(*arguments, **named)
 
 
-def fail(how: str = "operator") -> Effect:
+def fail(how: Literal["operator", "memory", "device", "crash", "hang"] = "operator") -> Effect:
     """Fail in place of computing.
 
     There is no kernel (``operator``), no memory left, an error of the device, a crash or a hang; see :mod:`driver`.
