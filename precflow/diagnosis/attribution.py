@@ -315,18 +315,24 @@ def _find_leading(
     A module is no operator that float64 could clear or blame. If its inputs have the same bits, nothing recorded inside it
     fails and its output is far over its limit, the error starts in it: what was computed again behind it is given that error.
     So it is with a tensor from outside that is another one, before anything fails: a number that the script makes of it, such
-    as a count that a loss is divided by, is another argument of a later call.
+    as a count that a loss is divided by, is another argument of a later call. And what is far over its limit in an earlier
+    step, such as an optimizer of another class, leads to all of a later one.
     """
     places = {record.text: place for place, node in enumerate(nodes.values()) for record in node.call.outputs}
     owners = {record.text: node for node in nodes.values() for record in node.call.outputs}
     first = min((places[suspect.record] for suspect in explained if suspect.record in places), default=None)
     if first is None:
         return ()
+    step = min(owners[suspect.record].call.step for suspect in explained if suspect.record in owners)
 
     def leads(suspect: Suspect) -> bool:
-        """Tell whether a suspect is such a module, or is given such a tensor."""
+        """Tell whether a suspect is such a module, is given such a tensor, or goes wrong in an earlier step."""
         node = owners.get(suspect.record)
-        if node is None or node.call.phase != FORWARD or places[suspect.record] >= first:
+        if node is None or places[suspect.record] >= first:
+            return False
+        if node.call.step < step and suspect.ratio > lines.AMPLIFIED and suspect.inputs_use <= lines.ACCUMULATED:
+            return True
+        if node.call.phase != FORWARD:
             return False
         if node.call.operator:
             return bool(suspect.given) and suspect.ratio > lines.AMPLIFIED

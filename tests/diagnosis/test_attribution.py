@@ -93,6 +93,27 @@ def test_another_tensor_from_outside_leads_a_number_that_the_script_makes_of_it(
     assert names(attribution)[0] == first
 
 
+@pytest.mark.parametrize("ratio", [35.0, 1.5])
+def test_what_goes_far_wrong_in_an_earlier_step_leads_a_call_of_a_later_one(hand_made, ratio):
+    """An optimizer of a class that is not computed again moves a weight otherwise; the next step reads it."""
+    dump = hand_made()
+    moved = dump.module("tags", {"content": "gradient"}, phase="optimizer", order=9)
+    read = dump.operator("tags", "embedding_bag", {"content": "words"}, order=0, step=1)
+    suspect = Suspect.of(moved, moved.outputs[0].text, ratio, "its inputs agree and its output does not")
+    attribution = attribute(
+        build_graph(dump.calls()),
+        Attribution(
+            Region(suspect.name, (suspect,), {}),
+            [Judged(one.outputs[0].text, "fail", ratio=ratio) for one in dump.made],
+            Verdict("misaligned"),
+        ),
+        pairs=[PairedCall(name_call(one), one, one) for one in dump.made],
+        found=[found(read, fault=True)],
+        different=[],
+    )
+    assert names(attribution)[0] == (moved.name if ratio > 16 else read.name)
+
+
 def test_an_innocent_first_divergence_is_cleared(hand_made, conclude):
     dump = chain(hand_made(), "a", "b", "c")
     attribution = conclude(dump, {"b / linear": "fail", "c / linear": "fail"}, {"a / linear"})

@@ -46,7 +46,6 @@ _OWN = 2.0**-5  # relative error of the reference above which the expected outpu
 _ROUNDINGS, _ROUNDINGS_OF_16_BITS = 64.0, 4.0  # that a right output may be off by: of products of matrices, and in 16 bits
 _DIGITS_OF_16_BITS = 11
 _GROWN = 4.0  # times the difference of its inputs that a right output may differ by
-_OF_SAMPLES = frozenset({FORWARD, BACKWARD})  # phases whose tensors may have a batch for their first axis
 _CLOSE = 0.02  # more than this is no rounding that moved values may be told apart from others by
 _OWN_OF_GRADIENT = 2.0**-7  # the same of a gradient, to which other modules that share the weight may have added
 
@@ -328,6 +327,8 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
         alone, unit = isolated.find_isolated(here, there, inputs, digits), 2.0**-digits
     room = _measure_room(observed, unit)
     moved = rearranged.find_rearrangement(here, there, room if unit < 1.0 else math.inf)
+    # The rows of a weight's gradient are no samples: that of a word that stands for padding is 0 on both sides.
+    is_of_samples = observed.reference.phase in {FORWARD, BACKWARD}
     evidence = {
         "uneven_factor": error_shape.find_uneven_factor(here, there) if _HALF_UNIT <= unit < 1.0 else None,
         "isolated": alone.text if alone else "",
@@ -342,8 +343,7 @@ def _describe_places(observed: ObservedCall, reference: Array, target: Array, in
         "sign_share": places.measure_sign_share(here, there),
         "norm_change": places.measure_norm_change(here, there),
         "norm_spread": places.measure_norm_spread(here),
-        # The rows of a weight's gradient are no samples: that of a word that stands for padding is 0 on both sides.
-        "first_sample_right": places.is_first_sample_right(here, there, unit) if observed.reference.phase in _OF_SAMPLES else None,
+        "first_sample_right": places.is_first_sample_right(here, there, unit) if is_of_samples else None,
         "position_growth": growth[0] if growth else None,
         "position_rank": growth[1] if growth else None,
         "rearranged": moved.text if moved else None,
