@@ -268,11 +268,14 @@ class _SuspectSearch:
             return self._comes_from_earlier(node) or self._is_known_arrival(node, unrecorded.taker)
         if self.tracer.fails_before(module, node):
             return True
+        given = self.tracer.unrecorded.find_own(module) if module.call.phase == BACKWARD else None
         for record in module.call.outputs:
             status = self.tracer.status(record.text)
             if status is not None and status.status in MISALIGNED_STATUSES:
                 text = unrecorded.text
                 why = f"what it computes itself was not recorded, and {text} does not agree, though all before that does"
+                if given is not None:  # what arrives at it differs already: the loss made it, or the code around the module
+                    unrecorded, why = given, f"{given.text}, which nothing recorded made, does not agree"
                 suspect = Suspect.of(module.call, status.record, status.ratio, why)
                 self.clear.setdefault(module.key, replace(suspect, arrives=unrecorded.record.text))
                 return True

@@ -74,6 +74,13 @@ class UnrecordedInputs:
                 return UnrecordedInput(record, judged, taker, self._find_around(record, taker))
         return None
 
+    def find_own(self, module: CallNode) -> UnrecordedInput | None:
+        """Return the first input without a maker that is over its limit, of those that a module was given itself."""
+        for record, judged in self._judge_inputs(module):
+            if judged.status in MISALIGNED_STATUSES and self._takers[id(record)] is module:
+                return UnrecordedInput(record, judged, module, self._find_around(record, module))
+        return None
+
     def _find_around(self, record: Record, taker: CallNode) -> CallNode | None:
         """Return the innermost module around a call that was not given this input itself: its own code made it."""
         around = self._around.get(taker.key)

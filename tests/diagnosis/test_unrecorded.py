@@ -310,3 +310,18 @@ def test_what_code_around_all_modules_made_behind_a_failing_call_inherits(hand_m
         sides.append(dump)
     region, _ = located(sides, dict.fromkeys(["blocks", "head"], "fail"), judge_calls)
     assert [suspect.name for suspect in region.suspects] == suspects
+
+
+@pytest.mark.parametrize(("arriving", "index"), [("other", "block"), ("same", "block.out")])
+def test_a_module_whose_own_gradient_differs_as_it_arrives_has_not_computed_it(hand_made, judge_calls, arriving, index):
+    """One head of several transposes its scores: what the loss left is wrong already, or what the head made of it is."""
+    sides = []
+    for own, given in (("scores", "same"), ("others", arriving)):
+        dump = hand_made()
+        dump.module("block.out", {"content": own, "shape": (4, 9)}, phase="backward", shape=(4, 5))
+        dump.module("block", {"content": given, "shape": (36,)}, phase="backward", shape=(4, 3))
+        sides.append(dump)
+    region, _ = located(sides, dict.fromkeys(["block.out (backward)", "block (backward)"], "fail"), judge_calls)
+    suspect = region.suspects[0]
+    assert (suspect.name, suspect.arrives) == ("block (backward)", f"{index}/backward.input.0")
+    assert ("what it computes itself" in suspect.why) == (arriving == "same")
