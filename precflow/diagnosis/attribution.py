@@ -42,6 +42,7 @@ from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
 METRIC = "introduced_error"
 """What a record's status names if its operator introduces an error that its own limits do not show."""
 _BY_ITSELF = "other"  # kind of calls that neither add up nor move: the size of their output is that of their terms
+_BY_ITSELF_WRONG = frozenset({"dtype", "shape"})  # statuses of a call that need no number
 _KEPT = frozenset({"accepted", "unreadable", "shape", "dtype", "nonfinite", "fail"})  # statuses that say more already
 
 
@@ -316,7 +317,8 @@ def _find_leading(
     fails and its output is far over its limit, the error starts in it: what was computed again behind it is given that error.
     So it is with a tensor from outside that is another one, before anything fails: a number that the script makes of it, such
     as a count that a loss is divided by, is another argument of a later call. And what is far over its limit in an earlier
-    step, such as an optimizer of another class, leads to all of a later one.
+    step, such as an optimizer of another class, leads to all of a later one. A call whose output has another type or shape is
+    wrong whatever it computes.
     """
     places = {record.text: place for place, node in enumerate(nodes.values()) for record in node.call.outputs}
     owners = {record.text: node for node in nodes.values() for record in node.call.outputs}
@@ -326,7 +328,7 @@ def _find_leading(
     step = min(owners[suspect.record].call.step for suspect in explained if suspect.record in owners)
 
     def leads(suspect: Suspect) -> bool:
-        """Tell whether a suspect is such a module, is given such a tensor, or goes wrong in an earlier step."""
+        """Tell whether a suspect is such a module, is given such a tensor, has another type, or belongs to an earlier step."""
         node = owners.get(suspect.record)
         if node is None or places[suspect.record] >= first:
             return False
@@ -335,7 +337,9 @@ def _find_leading(
         if node.call.phase != FORWARD:
             return False
         if node.call.operator:
-            return bool(suspect.given) and suspect.ratio > lines.AMPLIFIED
+            judged = statuses.get(suspect.record)
+            has_other_type = judged is not None and judged.status in _BY_ITSELF_WRONG
+            return has_other_type or (bool(suspect.given) and suspect.ratio > lines.AMPLIFIED)
         inside = [record for key in node.inside if key in nodes for record in nodes[key].call.outputs]
         is_alone = not any(_fails(record, statuses) for record in inside)
         return is_alone and not suspect.inputs_use and suspect.ratio > lines.AMPLIFIED

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from precflow.agent.contract import BACKWARD
 from precflow.diagnosis.evaluation import PairedCall, find_other_implementations, module_call_of, name_call
 from precflow.diagnosis.evidence.suspect import find_different_arguments
 from precflow.diagnosis.nodes import list_read_inputs
@@ -95,7 +96,7 @@ def _compare_sources(
             continue
         (one, first), (two, second) = here, there
         sources = (name_call(one), first), (name_call(two), second)
-        if not known.issuperset(sources) or sources[0] == sources[1]:
+        if not known.issuperset(sources) or sources[0] == sources[1] or _is_same_gradient(one, two):
             continue
         part = (f" (output {first})", f" (output {second})") if name_call(one) == name_call(two) else ("", "")
         texts.append(
@@ -103,6 +104,12 @@ def _compare_sources(
             f" and from {two.name}{part[1]} on the target"
         )
     return texts
+
+
+def _is_same_gradient(one: Call, two: Call) -> bool:
+    """Tell whether one of two backwards is that of a module, and the other of a module inside it: both return one gradient."""
+    modules = sorted((one.module, two.module), key=len)
+    return {one.phase, two.phase} == {BACKWARD} and (not modules[0] or modules[1].startswith(f"{modules[0]}."))
 
 
 def _find_maker(call: Call, record: Record, makers: Mapping[tuple[int, int, int], Call]) -> tuple[Call, str] | None:

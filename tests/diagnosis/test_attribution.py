@@ -114,6 +114,26 @@ def test_what_goes_far_wrong_in_an_earlier_step_leads_a_call_of_a_later_one(hand
     assert names(attribution)[0] == (moved.name if ratio > 16 else read.name)
 
 
+def test_a_call_of_another_type_leads_what_is_wrong_behind_it(hand_made):
+    """Under autocast on the target alone, float64 finds an error first where a gradient is added up otherwise."""
+    dump = hand_made()
+    narrow = dump.operator("conv", "conv2d", {"content": "picture"})
+    behind = dump.operator("act", "relu", {"content": "gradient"})
+    suspect = Suspect.of(narrow, narrow.outputs[0].text, 0.0, "its output has another dtype than the recipe implies")
+    attribution = attribute(
+        build_graph(dump.calls()),
+        Attribution(
+            Region(suspect.name, (suspect,), {}),
+            [Judged(narrow.outputs[0].text, "dtype"), Judged(behind.outputs[0].text, "fail", ratio=3.0)],
+            Verdict("misaligned"),
+        ),
+        pairs=[PairedCall(name_call(one), one, one) for one in dump.made],
+        found=[found(behind, fault=True)],
+        different=[],
+    )
+    assert names(attribution) == ["conv / conv2d", "act / relu"]
+
+
 def test_an_innocent_first_divergence_is_cleared(hand_made, conclude):
     dump = chain(hand_made(), "a", "b", "c")
     attribution = conclude(dump, {"b / linear": "fail", "c / linear": "fail"}, {"a / linear"})

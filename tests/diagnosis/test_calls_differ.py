@@ -34,3 +34,15 @@ def test_a_call_that_takes_the_output_of_another_call_is_found(wire):
 def test_what_one_side_alone_returns_is_no_other_wiring(wire):
     """A dropout that is off hands on what it was given, so that the next call takes that from the call before."""
     assert wire("norm", "dropout", dropout_returns_here=0) == []
+
+
+def test_a_module_and_the_one_inside_it_return_the_same_gradient(hand_made):
+    """Where a cast follows inside a block, a gradient has the bits of what the block returned, and not of its convolution."""
+    sides = []
+    for taken in ("block.conv", "block"):
+        dump = hand_made()
+        made = {name: dump.module(name, {"content": "g"}, phase="backward") for name in ("block.conv", "block")}
+        dump.module("act", {"content": "y", "source": (made[taken].order, "0")}, phase="backward")
+        sides.append(dump)
+    here, there = sides
+    assert find_different_calls(pair_calls(here, there), here.calls(), there.calls(), same_dtype=True) == []
