@@ -97,6 +97,7 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
         for one in different
         if one.pair.name not in wrong and any(_fails(record, statuses) for record in one.pair.reference.outputs)
     ]
+    failing += _find_earlier(failing, different, wrong, judged)
     reasons = [suspect for one in failing if (suspect := _suspect_difference(one, by_call, statuses)).record not in suspected]
     cleared = _find_cleared(found, by_call, calls)
     # A call that computes rightly what it was given is not wrong, but other labels or weights than the reference's explain what
@@ -128,6 +129,35 @@ def attribute(  # noqa: PLR0913  what earlier stages found, each by its own name
         judged=final,
         verdict=_correct_verdict(verdict, final, named),
     )
+
+
+def _find_earlier(
+    failing: Sequence[DifferentCall], different: Sequence[DifferentCall], wrong: Collection[str], judged: Sequence[Judged]
+) -> list[DifferentCall]:
+    """Return what is made differently in the same way as a call that fails in a later step, and passes in its own.
+
+    Under autocast a first loss of another exponent may be within its limit, and its gradients are not. Steps of which nothing
+    fails have nothing to explain.
+    """
+    places = [parse_identity(one.record) for one in judged if one.status in MISALIGNED_STATUSES]
+    steps = {(place.step, place.rank) for place in places}
+    last: dict[tuple[object, ...], int] = {}  # a call, whatever its step, and how it differs -> last step in which it fails
+    for one in failing:
+        key = _describe_difference(one)
+        last[key] = max(one.pair.reference.step, last.get(key, 0))
+    return [
+        one
+        for one in different
+        if one not in failing
+        and one.pair.name not in wrong
+        and (one.pair.reference.step, one.pair.reference.rank) in steps
+        and one.pair.reference.step < last.get(_describe_difference(one), 0)
+    ]
+
+
+def _describe_difference(different: DifferentCall) -> tuple[object, ...]:
+    call = different.pair.reference
+    return (*(getattr(call, name) for name in ("rank", "module", "call", "operator", "ordinal", "phase")), different.arguments)
 
 
 def _without_own_backwards(wrong: Mapping[str, IntroducedError], calls: Mapping[str, Call]) -> dict[str, IntroducedError]:
@@ -291,9 +321,10 @@ def _suspect_difference(
     call = different.pair.reference
     own = by_call.get(different.pair.name)
     rightly = ", and it computes rightly what it is given" if own is not None and not own.is_fault else ""
-    record = next(each for each in call.outputs if _fails(each, statuses))
+    # In an earlier step than the one that fails, none may.
+    record = next((each for each in call.outputs if _fails(each, statuses)), call.outputs[0])
     why = f"the target calls it differently: {different.text}{rightly}"
-    return Suspect.of(call, record.text, statuses[record.text].ratio, why)
+    return Suspect.of(call, record.text, statuses[record.text].ratio if record.text in statuses else 0.0, why)
 
 
 def _add_innocence(suspect: Suspect) -> Suspect:

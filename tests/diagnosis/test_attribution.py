@@ -271,6 +271,24 @@ def test_another_argument_is_named_where_the_sides_differ_and_not_where_they_agr
     assert names(conclude(one, {}, set(), target=other, verdict="aligned")) == []
 
 
+@pytest.mark.parametrize("gradient", ["fail", "pass"])
+def test_another_argument_is_named_in_the_first_step_that_it_spoils(hand_made, conclude, gradient):
+    """Under autocast a loss of another exponent may be within its limit in the first step, and its gradients are not."""
+
+    def build(exponent):
+        dump = hand_made()
+        for step in (0, 1):
+            dump.operator("(outside)", "pow", {"content": "x"}, arguments={"1": exponent}, step=step)
+            dump.module("head", {"content": f"g{step}"}, phase="backward", step=step)
+        return dump
+
+    statuses = {"head (backward)": gradient, "head (backward, step 1)": "fail", "(outside) / pow (step 1)": "fail"}
+    attribution = conclude(build("2.0"), statuses, set(), target=build("1.5"))
+    first = "(outside) / pow" if gradient == "fail" else "(outside) / pow (step 1)"
+    assert attribution.region.start == first
+    assert "argument 1: 2.0 / 1.5" in attribution.region.suspects[0].why
+
+
 def test_a_wrong_call_with_another_argument_is_named_once(hand_made):
     """As a step of Adam with other betas: its weight is wrong by what was evaluated, its state is over a limit."""
 
