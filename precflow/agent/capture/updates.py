@@ -194,12 +194,15 @@ def _sample(tensor: torch.Tensor) -> Optional[torch.Tensor]:
     if not plain or tensor.is_meta or not tensor.is_floating_point() or not tensor.numel():
         return None
     values = tensor.detach()
-    # In order of memory, which the same side has before and after: a transposed weight needs no copy then.
-    strides = tuple(values.stride())
-    axes = sorted(range(values.dim()), key=lambda axis: -strides[axis])
-    flat = values.permute(axes).reshape(-1)
-    stride = -(-flat.numel() // ELEMENTS)
-    return flat[::stride].clone().cpu()
+    stride = -(-values.numel() // ELEMENTS)
+    if values.is_contiguous():
+        return values.reshape(-1)[::stride].clone().cpu()
+    # The same elements whatever the layout: the other side may have the weight in channels_last. No copy of the whole is made.
+    rest, places = torch.arange(0, values.numel(), stride, device=values.device), []
+    for size in reversed(values.shape):
+        places.append(rest % size)
+        rest = torch.div(rest, size, rounding_mode="floor")
+    return values[tuple(reversed(places))].cpu()
 
 
 def _sample_states(optimizer: torch.optim.Optimizer) -> Dict[Tuple[int, str], torch.Tensor]:

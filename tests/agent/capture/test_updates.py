@@ -129,6 +129,26 @@ def test_a_large_parameter_is_sampled_whatever_its_layout(shape):
     assert updates.describe()["weight"]["moved"] == {"0": 1.0}
 
 
+def test_the_same_elements_are_sampled_whatever_the_layout():
+    """Another part of a weight may move by another amount, which would be a weight that is written on one side."""
+    moved = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        model = nn.Conv2d(40, 3 * ELEMENTS // 400, 3).to(memory_format=layout)
+        updates = Updates(active=True)
+        updates.begin_step(0)
+        updates.add(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        draws = torch.Generator().manual_seed(1)
+        model.weight.grad = torch.randn(model.weight.shape, generator=draws).to(memory_format=layout)
+        updates.before_optimizer(optimizer, 0)
+        optimizer.step()
+        updates.after_optimizer(optimizer)
+        updates.end_step()
+        moved.append(updates.describe()["weight"]["moved"]["0"])
+    assert moved[0] == moved[1] > 0
+
+
 def test_nothing_is_followed_where_nobody_trains():
     updates = Updates(active=False)
     updates.begin_step(0)
