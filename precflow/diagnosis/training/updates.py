@@ -28,6 +28,7 @@ from precflow.diagnosis.evidence.overflows.overflow import trace_sides
 from precflow.diagnosis.evidence.overflows.skipped_steps import find_skipped_steps, list_noted
 from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.findings import Region, Suspect
+from precflow.diagnosis.training.gradient_changes import find_gradient_changes
 from precflow.dumps.dtypes import FLOATS, float_facts
 from precflow.dumps.header import ParameterUpdates
 from precflow.dumps.protocol import Dump
@@ -179,7 +180,7 @@ def blame_still(
     """Return a region that begins at the update of weights that stand still, where nothing fails before it.
 
     Suspects of later steps follow from these weights and are left out. Where a side trains fewer parameters, so do the steps of
-    all others: their gradients are clipped by another norm.
+    all others: their gradients are clipped by another norm. So what the script computes of gradients comes behind.
 
     Args:
         region: The region by first divergence.
@@ -194,13 +195,18 @@ def blame_still(
     records = {one.record for one in still}
     before: list[Suspect] = []
     behind: list[Suspect] = []
+    has_fewer = still[0].why in {FROZEN, NO_GRADIENT}
+    changed = {record.text for call in find_gradient_changes(calls) for record in call.outputs} if has_fewer else set()
+    own = {(one.parameter, one.rank) for one in still} if has_fewer else set()
     for suspect in region.suspects:
         identity = parse_identity(suspect.record)
         is_behind = identity.step > step or (identity.step == step and identity.phase == OPTIMIZER)
+        is_own = identity.phase == GRADIENT and (join_names(identity.module, identity.index), identity.rank) in own
+        is_later = suspect.record in changed or is_own  # behind the update that is missing, and not dropped
         follows = identity.step > step or (is_behind and still[0].why in {FROZEN, NOT_HELD, NO_GRADIENT})
         if suspect.record in records or (follows and (suspect.record not in kept or _is_uncleared(identity, found))):
             continue
-        (behind if is_behind else before).append(suspect)
+        (behind if is_behind or is_later else before).append(suspect)
     orders = {record.text: call for call in calls if call.phase == OPTIMIZER for record in call.outputs}
     first = still[0]
     suspect = _suspect(first, orders.get(first.record), len(still))

@@ -120,6 +120,21 @@ def test_the_run_starts_at_the_update_and_later_suspects_follow():
     assert not gather_still(found, before)["still_starts"]
 
 
+@pytest.mark.parametrize(("why", "place"), [({"trained": False, "given": ()}, 0), ({"held": False}, 1)])
+def test_what_is_made_of_other_gradients_comes_behind_a_parameter_that_is_frozen(hand_made, why, place):
+    """The norm that a script clips by is that of more gradients where one side trains more."""
+    found = find(MOVES, still(**why))
+    dump = hand_made()
+    gradient = dump.module("b", {"content": "x"}, phase="gradient")
+    norm = dump.operator("(outside)", "foreach_norm", gradient)
+    suspect = Suspect.of(norm, norm.outputs[0].text, 9.0, "the target calls it differently")
+    blamed = blame_still(Region(suspect.name, (suspect,)), found, dump.calls())
+    names = [suspect.name, "a.weight (optimizer)"]
+    assert sorted(one.name for one in blamed.suspects) == sorted(names)
+    assert blamed.suspects[place].name == "a.weight (optimizer)"
+    assert gather_still(found, blamed)["still_starts"] == (place == 0)
+
+
 def test_where_nothing_can_be_compared_a_reason_that_needs_no_comparison_is_told():
     rounded, lost = find(MOVES, still(dtype="bfloat16")), find(MOVES, still())
     assert keep_whatever_data([*rounded, *lost]) == rounded
