@@ -13,7 +13,7 @@ from precflow.dumps.batches import CALLS, CHOICE, ELSEWHERE, STALE, GivenInputs
 from precflow.dumps.header import ContentEntries, Header
 from precflow.dumps.protocol import Dump
 from precflow.dumps.starting_weights import TiedWeight
-from precflow.dumps.views.derived import count_parts
+from precflow.dumps.views.derived import count_parts, decodes_again
 from precflow.environment.amounts import find_other_micro_batches
 from precflow.environment.program import describe_other_program
 
@@ -157,11 +157,15 @@ def describe_given(given: GivenInputs) -> tuple[str, ...]:
 
 
 def describe_parts(reference: Dump, target: Dump) -> tuple[str, ...]:
-    """Say that a side calls its model on parts of the batch, which are compared as the whole."""
+    """Say that a side calls its model on parts of the batch, or on all tokens again, and what is compared of it."""
     return tuple(
         f"each call of the model on the {other} is {parts} on the {side}, on parts of its batch, which are compared joined"
         for side, other, dump in (("reference", "target", reference), ("target", "reference", target))
         if (parts := count_parts(dump)) > 1
+    ) + tuple(
+        f"the {side} decodes without a cache and computes all tokens again in each call, of which the last is compared"
+        for side, dump in (("reference", reference), ("target", target))
+        if decodes_again(dump)
     )
 
 

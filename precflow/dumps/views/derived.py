@@ -48,6 +48,7 @@ class DerivedDump(ABC):
         is_cut: Whether calls that other data reached were left out.
         left_out: What another tool's format cannot hold, and so is not compared, in words.
         parts: Into how many calls its models' calls were cut that are seen as one; 1 if none were.
+        decodes_again: Whether calls that compute all tokens again are seen by their last tokens.
     """
 
     def __init__(self, whole: Dump, header: Header | None = None) -> None:
@@ -59,6 +60,7 @@ class DerivedDump(ABC):
         self.is_cut = is_cut(whole)
         self.left_out: tuple[str, ...] = getattr(whole, "left_out", ())
         self.parts: int = count_parts(whole)
+        self.decodes_again: bool = decodes_again(whole)
         self._made: dict[str, MadeTensor] = {}  # mark of a record -> how its tensor is made
 
     @abstractmethod
@@ -171,6 +173,21 @@ class Excerpt(DerivedDump):
 
     def _derive_calls(self) -> list[Call]:
         return self._kept
+
+
+def find_tensors(dump: Dump) -> dict[str, Record]:
+    """Return an input or output with each content that was kept whole, by the content."""
+    return {
+        record.content: record
+        for call in dump.calls()
+        for record in (*call.inputs, *call.outputs)
+        if record.content and record.stored and not record.part
+    }
+
+
+def decodes_again(dump: object) -> bool:
+    """Tell whether calls of a dump that compute all tokens again are seen by their last tokens."""
+    return bool(getattr(dump, "decodes_again", False))
 
 
 def count_parts(dump: object) -> int:

@@ -27,7 +27,7 @@ from precflow.dumps.origins import InputName
 from precflow.dumps.protocol import Array, Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.views.aligned_model_calls import find_entered, group_by_call, write_name
-from precflow.dumps.views.derived import DerivedDump
+from precflow.dumps.views.derived import DerivedDump, find_tensors
 from precflow.dumps.views.joined_ranks import JoinedRanks, count_ranks
 from precflow.errors import DumpError
 
@@ -67,7 +67,7 @@ def _find_units(
 
     All wholes are cut into the same number of parts, as ranks are.
     """
-    tensors = {record.content: record for call in single.calls() for record in call.inputs if record.stored and not record.part}
+    tensors = find_tensors(single)
     units: dict[_Place, _Units] = {}
     for place in calls.keys() & whole.keys():
         found = _cut(calls[place], [_Whole(given, tensors, single) for given in whole[place]])

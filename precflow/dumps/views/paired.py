@@ -33,6 +33,7 @@ from precflow.dumps.views.derivation import Derivation
 from precflow.dumps.views.derived import DerivedDump, MadeTensor
 from precflow.dumps.views.joined_calls import join_calls
 from precflow.dumps.views.joined_ranks import count_ranks, join_ranks
+from precflow.dumps.views.last_tokens import see_last_tokens
 from precflow.dumps.views.one_request import find_request, see_request
 from precflow.dumps.views.same_start import see_same_start
 from precflow.errors import ConfigError
@@ -231,8 +232,9 @@ def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule
     """Return both dumps with the names and tensors that pairing rules give them.
 
     Without rules these are the dumps themselves, except that several ranks are seen as one process if the other side is one,
-    that calls of a model on parts of a batch are seen as one call, that collectives are numbered by what they carry, that
-    operators are numbered by what they read, and that both end where their models are given other data.
+    that calls of a model on parts of a batch are seen as one call and those without a cache by their last tokens, that
+    collectives are numbered by what they carry, that operators are numbered by what they read, and that both end where their
+    models are given other data.
 
     Args:
         reference: The reference's dump.
@@ -246,7 +248,7 @@ def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule
     if not rules and count_ranks(reference) != count_ranks(target):
         return join_ranks(reference, target)  # what the ranks were given is joined before it is compared
     if not rules:
-        reference, target = join_calls(reference, target)
+        reference, target = see_last_tokens(*join_calls(reference, target))
     reference, target = see_same_start(reference, target, same)
     target = align_calls(reference, target)
     if not rules:

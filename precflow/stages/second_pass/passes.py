@@ -15,6 +15,7 @@ from precflow.dumps.views.aligned_model_calls import NOTHING_FURTHER, Renumbered
 from precflow.dumps.views.aligned_operators import align_calls, find_all_numbers
 from precflow.dumps.views.joined_calls import join_calls
 from precflow.dumps.views.joined_ranks import count_ranks
+from precflow.dumps.views.last_tokens import see_last_tokens
 from precflow.dumps.views.paired import see_through_rules
 from precflow.dumps.views.same_start import SameStart, see_same_start
 from precflow.dumps.views.two_passes import TwoPasses
@@ -35,8 +36,8 @@ def latest(needs: Mapping[str, Path], name: str) -> Path:
 def open_both(needs: Mapping[str, Path], job: Job) -> tuple[Dump, Dump]:
     """Return all evidence of reference and target, seen through the pairing rules of the recipe."""
     sides = [open_dump(needs[f"dump.{side}"]) for side in ("reference", "target")]
-    is_joined = count_ranks(sides[0]) != count_ranks(sides[1]) or join_calls(sides[0], sides[1]) != tuple(sides)
-    if not job.config.pairing.rules and not is_joined:
+    is_made = count_ranks(sides[0]) != count_ranks(sides[1]) or see_last_tokens(*join_calls(*sides)) != tuple(sides)
+    if not job.config.pairing.rules and not is_made:
         seen = see_same_start(sides[0], sides[1], job.config.environment.same)
         reference = _add_second_pass(needs, "reference", seen[0])
         target = _add_second_pass(needs, "target", seen[1])
