@@ -10,14 +10,14 @@ from precflow.diagnosis.evaluation import pair_calls
 def wire(hand_made):
     """Both sides run norm, dropout and dense; ``dense`` takes what ``norm`` or ``dropout`` returned."""
 
-    def sides(source_here, source_there, *, dropout_returns_here=1):
+    def sides(source_here, source_there, *, dropout_returns_here=1, same_bits=False):
         made = []
         for source, returns in ((source_here, dropout_returns_here), (source_there, 1)):
             dump = hand_made()
             norm = dump.module("norm", {"content": "x"})
             dropout = dump.module("dropout", norm, returns=returns)
             before = {"norm": norm, "dropout": dropout}[source]
-            dump.module("dense", {"content": "y", "source": (before.order, "0")})
+            dump.module("dense", {"content": "y" if same_bits else source, "source": (before.order, "0")})
             made.append(dump)
         here, there = made
         return find_different_calls(pair_calls(here, there), here.calls(), there.calls(), same_dtype=True)
@@ -29,6 +29,7 @@ def test_a_call_that_takes_the_output_of_another_call_is_found(wire):
     (different,) = wire("norm", "dropout")
     assert different.sources == ("its input 0 comes from norm on the reference, and from dropout on the target",)
     assert wire("dropout", "dropout") == []
+    assert wire("norm", "dropout", same_bits=True) == []
 
 
 def test_what_one_side_alone_returns_is_no_other_wiring(wire):
