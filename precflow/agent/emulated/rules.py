@@ -246,4 +246,5 @@ def _fits(value: Any, annotation: str) -> bool:
     # A bool is an int for isinstance, but "factor: true" in a recipe is a mistake.
     if isinstance(value, bool) and annotation != "bool":
         return False
-    return isinstance(value, _TYPES[annotation])
+    # The effect itself refuses a text that is none of its choices.
+    return isinstance(value, str if annotation.startswith("Literal[") else _TYPES[annotation])
