@@ -107,7 +107,7 @@ def _compare_sources(
 
 
 def _is_same_gradient(one: Call, two: Call) -> bool:
-    """Tell whether one of two backwards is that of a module, and the other of a module inside it: both return one gradient."""
+    """Tell whether two calls are the backwards of a module and of one inside it, which return the same gradient."""
     modules = sorted((one.module, two.module), key=len)
     return {one.phase, two.phase} == {BACKWARD} and (not modules[0] or modules[1].startswith(f"{modules[0]}."))
 

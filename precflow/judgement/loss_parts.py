@@ -1,13 +1,13 @@
-"""Two forms of the same loss: calls outside of every module that differ, though the loss and all it leaves agree.
+"""Two forms of one loss: other calls outside of every module, and the same loss and gradients.
 
-A script may write its loss with ``cross_entropy`` or by hand, add its terms in another order, or turn its rows round. What runs
-in between has no partner then, or one that only has its name. Such records are ``covered`` where
+A script may write its loss with ``cross_entropy`` or by hand, add its terms in another order, or reverse its rows. The calls in
+between then have no partner, or one that computes something else under the same name. Their records are ``covered`` where
 
-* the sides make other calls for the loss of a step, or of other tensors: the same calls of the same tensors have to agree,
+* the sides make other calls for the loss of a step, or make them with other tensors; otherwise the records have to agree,
 * the losses are the same but for rounding, and
 * everything that was recorded of the step's backward and its gradients was compared and agrees.
 
-What is no part of the loss is not covered, such as a metric of one side: nothing that was compared depends on it.
+A call that is no part of the loss is not covered, such as a metric that one side computes: no gradient shows whether it is right.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from precflow.stages.commands import key_of
 from precflow.stages.compare import read_measures
 
 THREADS, BATCH, PRECISION = WAYS = ("threads", "batch", "float64")
-_VARIABLE = "OMP_NUM_THREADS"
+_THREADS = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # a library's own goes before that of all
 _OWN = frozenset({"sides", "stages", "whatif", "name", "runs", "output", "emulate", "golden", "capture.debug"})
 _COPIED = frozenset(
     {"device", "dtype", "mixed_precision", "interpreter", "setup", "launcher", "ranks", "arguments", "script", "migration"}
@@ -77,8 +77,9 @@ def _change(way: str, reference: Side) -> list[str]:
     """Return the overrides of what is other."""
     variables = dict(reference.variables)
     if way == THREADS:
-        here = variables.get(_VARIABLE) or os.environ.get(_VARIABLE, "")
-        variables[_VARIABLE] = "2" if here == "1" else "1"
+        given = {name: value for name in _THREADS if (value := variables.get(name) or os.environ.get(name, ""))}
+        other = "2" if next(iter(given.values()), "") == "1" else "1"
+        variables.update(dict.fromkeys([*given, "OMP_NUM_THREADS"], other))
     if way == BATCH:  # two processes with half of it each, whose records are joined
         return ["target.ranks=2", *(f"target.variables.{name}={format_value(value)}" for name, value in variables.items())]
     words = [f"target.variables.{name}={format_value(value)}" for name, value in variables.items()]

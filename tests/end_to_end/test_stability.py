@@ -35,7 +35,7 @@ ALONE = (
     "tolerance.standards=[calibrated]",
 )
 # An interpreter of its own for each process: a fork has the threads of what it was forked from.
-OWN = {"PRECFLOW_TRUST": "threaded", "OMP_DYNAMIC": "FALSE"}
+OWN = {"PRECFLOW_TRUST": "threaded", "MKL_NUM_THREADS": "1"}  # which goes before OMP_NUM_THREADS
 
 
 def test_what_threads_batch_and_float64_change_is_ranked(precflow, tmp_path):

@@ -113,6 +113,7 @@ class Cluster:
     def _start_cluster(self, distributed: Any) -> Iterator[Any]:
         """Start a cluster on this machine, without a dashboard and with its files in a temporary folder."""
         with (
+            _keep_environment(),
             tempfile.TemporaryDirectory(prefix="precflow-dask-") as folder,
             distributed.LocalCluster(
                 n_workers=self.workers or os.cpu_count() or 1,
@@ -124,6 +125,18 @@ class Cluster:
             ) as cluster,
         ):
             yield cluster
+
+
+@contextlib.contextmanager
+def _keep_environment() -> Iterator[None]:
+    """Undo what Dask sets for its workers in this process, such as ``MKL_NUM_THREADS=1``: sides that are started later inherit it."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from precflow.dumps.header import Header
 from precflow.dumps.protocol import Array, Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.shards import Location
+from precflow.errors import DumpError
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,16 @@ def find_tensors(dump: Dump) -> dict[str, Record]:
         for record in (*call.inputs, *call.outputs)
         if record.content and record.stored and not record.part
     }
+
+
+def read_whole(dump: Dump, record: Record | None) -> Array | None:
+    """Return a tensor; ``None`` if there is none, it was not kept whole, or it cannot be read."""
+    if record is None or not record.stored or record.part:
+        return None
+    try:
+        return dump.tensor(record)
+    except DumpError:
+        return None
 
 
 def decodes_again(dump: object) -> bool:

@@ -6,9 +6,9 @@ batch into smaller ones::
     reference    unet([empty, prompt])                   call 0, batch 2
     target       unet([empty])    unet([prompt])         calls 0 and 1, batch 1      ->    call 0, batch 2
 
-The parts of a batch are what the ranks of a data-parallel run compute, so that they are seen as ranks, which
-:mod:`precflow.dumps.views.joined_ranks` joins. Only forwards are: each backward on a part adds to the gradients of the weights,
-which one on the whole batch makes at once.
+Ranks of a data-parallel run compute parts of a batch too, so each part is seen as a rank, and
+:mod:`precflow.dumps.views.joined_ranks` joins them. Forwards alone are joined: each backward on a part adds to the gradients of
+the weights, and a backward on the whole batch makes them at once.
 """
 
 from __future__ import annotations

@@ -40,15 +40,14 @@ from precflow.dumps.dtypes import is_floating
 from precflow.dumps.header import ContentEntries, ContentEntry
 from precflow.dumps.protocol import Dump
 from precflow.dumps.records import Call, Record
-from precflow.dumps.views.derived import DerivedDump, Excerpt, MadeTensor
-from precflow.errors import DumpError
+from precflow.dumps.views.derived import DerivedDump, Excerpt, MadeTensor, read_whole
+from precflow.dumps.views.sizes import take_sizes
 
 Array = npt.NDArray[Any]
 
 _SIZES = tuple[int, ...]
 _OF_RANK = re.compile(r"rank\d+\.")  # before the names of what a further rank was given
 _OF_STEP = re.compile(r"step(?P<step>\d+)\.")
-_INTEGER = re.compile(r"(?<![\w.])-?\d+(?![\w.])")
 _Name = tuple[object, ...]
 
 
@@ -148,7 +147,8 @@ class JoinedRanks(DerivedDump):
                 calls += [call for call in together if not call.rank or [record.known for record in call.outputs] != first]
             else:
                 joined = self._join(together, sizes)
-                sizes_of_single = _join_arguments([call.arguments for call in together], arguments.get(name, {}))
+                given = [call.arguments for call in together]
+                sizes_of_single = take_sizes(joined.operator, given, arguments.get(name, {}), _are_parts)
                 calls.append(msgspec.structs.replace(joined, arguments=sizes_of_single))
                 calls += [alone for call in together[1:] if (alone := self._leave_alone(call, calls[-1], sizes))]
         return sorted(calls, key=lambda call: (call.rank, call.step, call.order))
@@ -207,23 +207,8 @@ def _name(call: Call) -> _Name:
     return call.step, call.level, call.module, call.call, call.operator, call.ordinal, call.phase, indices
 
 
-def _join_arguments(parts: Sequence[Mapping[str, str]], single: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the arguments of a joined call: a size of the batch, as ``view`` is given it, is that of the whole batch.
-
-    >>> _join_arguments([{"size": "(2, -1, 8)"}, {"size": "(1, -1, 8)"}], {"size": "(3, -1, 8)"})
-    {'size': '(3, -1, 8)'}
-    >>> _join_arguments([{"dim": "1"}, {"dim": "1"}], {"dim": "-1"})
-    {'dim': '1'}
-    """
-    joined = dict(parts[0])
-    for name, text in single.items():
-        texts = [arguments.get(name, "") for arguments in parts]
-        if {re.sub(_INTEGER, "#", each) for each in texts} != {re.sub(_INTEGER, "#", text)}:
-            continue
-        columns = zip(*(map(int, re.findall(_INTEGER, each)) for each in (text, *texts)), strict=True)
-        if all({whole} == {*sizes} or whole == sum(sizes) for whole, *sizes in columns):
-            joined[name] = text
-    return joined
+def _are_parts(sizes: Sequence[int], size: int) -> bool:
+    return sum(sizes) == size
 
 
 def _of_first(text: str) -> str:
@@ -313,12 +298,12 @@ def _join_batch(whole: Dump, single: Dump) -> _Batch:
         sizes = tuple(part.shape[axis] for part in parts)
         if step is not None and axis == 0:
             parts_of_step.setdefault(int(step["step"]), sizes)
-        arrays = [_read_input(whole, tensors[0].get((rank, part.content))) for rank, part in enumerate(parts)]
+        arrays = [read_whole(whole, tensors[0].get((rank, part.content))) for rank, part in enumerate(parts)]
         known = [array for array in arrays if array is not None]
         if len(known) < ranks:
             is_known = False
             continue
-        wanted = _read_input(single, tensors[1].get((0, other.content)))
+        wanted = read_whole(single, tensors[1].get((0, other.content)))
         order = _find_order(known, axis, sizes, other, wanted)
         dealt = dealt or order == "dealt"
         entries[name] = other if order else replace(other, content=content_id(_concatenate(known, axis, ())))
@@ -336,15 +321,6 @@ def _index_inputs(dump: Dump) -> Mapping[tuple[int, str], Record]:
         if record.content
     ]
     return dict(sorted(records, key=lambda pair: pair[1].stored))
-
-
-def _read_input(dump: Dump, record: Record | None) -> Array | None:
-    if record is None or not record.stored or record.part:
-        return None
-    try:
-        return dump.tensor(record)
-    except DumpError:
-        return None
 
 
 def _find_order(parts: Sequence[Array], axis: int, sizes: _SIZES, whole: ContentEntry, wanted: Array | None) -> str:

@@ -29,16 +29,16 @@ from precflow.dumps.origins import InputName
 from precflow.dumps.protocol import Array, Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.views.aligned_model_calls import find_entered, group_by_call, write_name
-from precflow.dumps.views.derived import DerivedDump, MadeTensor, find_tensors
-from precflow.errors import DumpError
+from precflow.dumps.views.derived import DerivedDump, MadeTensor, find_tensors, read_whole
+from precflow.dumps.views.sizes import take_sizes
 
 _Given = Mapping[str, ContentEntry]
 _Place = tuple[int, int]  # rank and step
 _Shape = tuple[int, ...]
 _CallOfModule = tuple[int, int, str, int]  # rank, step, module and number
 _SMALL = 1 << 16  # elements of a tensor whose last token is read at once, so that its bits are known
-_WITH_CACHE = frozenset({"past_key_values", "past_key_value", "layer_past", "use_cache", "is_causal"})
-_INTEGER = re.compile(r"(?<![\w.])-?\d+(?![\w.])")
+_CACHE = re.compile(r"past_key|past_value|layer_past|cache")
+_CACHES = frozenset({"past_key_values", "past_key_value", "layer_past", "use_cache"})  # arguments
 
 
 def see_last_tokens(reference: Dump, target: Dump) -> tuple[Dump, Dump]:
@@ -50,8 +50,7 @@ def see_last_tokens(reference: Dump, target: Dump) -> tuple[Dump, Dump]:
         without = _find_without_cache(dump, calls, cached, single)
         if without:
             seen = _LastTokens(dump, cached, without)
-            # What this side alone is given, such as a cache, is no data.
-            other = _GivenAsOther(cached, seen.header.inputs)
+            other = _WithoutCache(cached, seen.header.inputs)
             return (other, seen) if dump is target else (seen, other)
     return reference, target
 
@@ -59,7 +58,10 @@ def see_last_tokens(reference: Dump, target: Dump) -> tuple[Dump, Dump]:
 def _find_without_cache(
     dump: Dump, calls: Mapping[_Place, Sequence[_Given]], cached: Dump, single: Mapping[_Place, Sequence[_Given]]
 ) -> dict[_Place, dict[int, int]]:
-    """Return, step by step, which calls of a side are given all tokens, and how many, where the other side is given one."""
+    """Return the calls of a side that are given all tokens where the other side is given one: step -> call -> how many tokens.
+
+    Nothing is returned if records do not tell which modules ran in which call.
+    """
     found: dict[_Place, dict[int, int]] = {}
     for place in calls.keys() & single.keys():
         if len(calls[place]) != len(single[place]):
@@ -69,6 +71,8 @@ def _find_without_cache(
         counts = list(more.values())
         sides = [each.calls(rank=place[0], step=place[1]) for each in (dump, cached)]
         if any(call.phase != FORWARD for side in sides for call in side) or min(tokens.values()) < 0:
+            return {}
+        if find_entered(sides[0], calls[place]) is None:
             return {}
         if counts and counts == list(range(counts[0], counts[0] + len(counts))):  # one more in each call
             found[place] = more
@@ -85,16 +89,16 @@ def _count_tokens(given: _Given, single: _Given) -> int:
     return 1
 
 
-class _GivenAsOther(DerivedDump):
-    """A dump whose header has no other inputs than the other side's.
+class _WithoutCache(DerivedDump):
+    """A dump whose header does not list the cache: the other side has none.
 
     Args:
         whole: The dump.
-        inputs: Inputs of the other side.
+        inputs: What the other side is given; if nothing else differs, both have its digest.
     """
 
     def __init__(self, whole: Dump, inputs: ContentEntries) -> None:
-        entries = {name: entry for name, entry in whole.header.inputs.entries.items() if name in inputs.entries}
+        entries = {name: entry for name, entry in whole.header.inputs.entries.items() if not _CACHE.search(name)}
         digest = inputs.digest if entries == inputs.entries else whole.header.inputs.digest
         super().__init__(whole, replace(whole.header, inputs=ContentEntries(digest, entries)))
 
@@ -126,14 +130,11 @@ class _LastTokens(DerivedDump):
                 for path, entry in given[place][number].items():
                     other = partners[place][number].get(path)
                     name = write_name(InputName(*place, number, path))
-                    if other is None:
-                        del entries[name]
-                    elif (axis := _find_axis(entry.shape, other.shape, count)) is not None:
-                        last = _take_last(whole, tensors.get(entry.content), axis)
-                        if last is None or content_id(last) == other.content:
-                            entries[name] = other
-                        else:
-                            entries[name] = replace(entry, content=content_id(last), shape=other.shape)
+                    axis = None if other is None else _find_axis(entry.shape, other.shape, count)
+                    last = None if axis is None else _take_last(whole, tensors.get(entry.content), axis)
+                    if other is not None and last is not None:  # else nobody knows whether they are the same
+                        is_same = content_id(last) == other.content
+                        entries[name] = other if is_same else replace(entry, content=content_id(last), shape=other.shape)
         digest = keys.digest(sorted(map(str, entries.items()))) if whole.header.inputs.digest else ""
         super().__init__(whole, replace(whole.header, inputs=ContentEntries(digest, entries)))
         self.decodes_again = True
@@ -146,13 +147,22 @@ class _LastTokens(DerivedDump):
         for call in self.whole.calls():
             count = self._tokens.get((call.rank, call.step, call.module, call.call), 0) if call.module != OUTSIDE else 0
             theirs = arguments.get(_name(call), {})
-            sizes = _take_sizes(call.arguments, theirs, count)
+            caches = {name: text for name, text in theirs.items() if name in _CACHES}
             if not count:
-                calls.append(call if sizes == call.arguments else msgspec.structs.replace(call, arguments=sizes))
+                calls.append(msgspec.structs.replace(call, arguments={**call.arguments, **caches}) if caches else call)
                 continue
+            # One query sees all keys, so that no mask is needed for it.
+            causal = {name: text for name, text in theirs.items() if name == "is_causal"}
+            given = {**call.arguments, **caches, **causal}
+
+            def stand_for(sizes: Sequence[int], size: int, count: int = count) -> bool:
+                """Tell whether one side has the size of all tokens and the other that of one."""
+                return (*sizes, size) == (count, 1)
+
             inputs, outputs = (
                 tuple(self._cut(record, partners, count) for record in records) for records in (call.inputs, call.outputs)
             )
+            sizes = take_sizes(call.operator, [given], theirs, stand_for)
             calls.append(msgspec.structs.replace(call, inputs=inputs, outputs=outputs, arguments=sizes))
         return calls
 
@@ -164,28 +174,19 @@ class _LastTokens(DerivedDump):
 
         def take(arrays: Sequence[Array]) -> Array:
             """Return the last token; the first number of tokens that both sides number from 0."""
-            place = 0 if _counts_tokens(arrays[0]) and _counts_tokens(_read(self._cached, partner)) else -1
+            place = 0 if _counts_tokens(arrays[0]) and _counts_tokens(read_whole(self._cached, partner)) else -1
             return np.ascontiguousarray(np.take(arrays[0], [place], axis=axis))
 
         made = self._make(record, MadeTensor((record,), take), partner.shape, f"last {axis}")
         if math.prod(record.shape) > _SMALL:
             return made
-        tensor = _read(self.whole, record)
+        tensor = read_whole(self.whole, record)
         return made if tensor is None else msgspec.structs.replace(made, content=content_id(take([tensor])))
 
 
 def _take_last(dump: Dump, record: Record | None, axis: int) -> Array | None:
-    tensor = _read(dump, record)
+    tensor = read_whole(dump, record)
     return None if tensor is None else np.ascontiguousarray(np.take(tensor, [-1], axis=axis))
-
-
-def _read(dump: Dump, record: Record | None) -> Array | None:
-    if record is None or not record.stored or record.part:
-        return None
-    try:
-        return dump.tensor(record)
-    except DumpError:
-        return None
 
 
 def _counts_tokens(tensor: Array | None) -> bool:
@@ -203,23 +204,6 @@ def _find_axis(shape: _Shape, single: _Shape, count: int) -> int | None:
         return None
     differing = [axis for axis, sizes in enumerate(zip(shape, single, strict=True)) if sizes[0] != sizes[1]]
     return differing[0] if len(differing) == 1 and (shape[differing[0]], single[differing[0]]) == (count, 1) else None
-
-
-def _take_sizes(arguments: Mapping[str, str], single: Mapping[str, str], count: int) -> Mapping[str, str]:
-    """Return the arguments of a call with what goes with the other side's cache: its sizes of one token, as of ``view``.
-
-    >>> _take_sizes({"size": "(2, 8, -1, 12)", "dim": "2"}, {"size": "(2, 1, -1, 12)", "dim": "1"}, 8)
-    {'size': '(2, 1, -1, 12)', 'dim': '2'}
-    """
-    taken = {**arguments, **{name: text for name, text in single.items() if name in _WITH_CACHE}}
-    for name, text in arguments.items():
-        other = single.get(name, "")
-        if re.sub(_INTEGER, "#", text) != re.sub(_INTEGER, "#", other):
-            continue
-        pairs = zip(*(map(int, re.findall(_INTEGER, each)) for each in (text, other)), strict=True)
-        if all(one == two or (one, two) == (count, 1) for one, two in pairs):
-            taken[name] = other
-    return taken
 
 
 def _name(call: Call) -> tuple[object, ...]:

@@ -231,10 +231,12 @@ class PairedDump(DerivedDump):
 def see_through_rules(reference: Dump, target: Dump, rules: Sequence[PairingRule], same: Sequence[str]) -> tuple[Dump, Dump]:
     """Return both dumps with the names and tensors that pairing rules give them.
 
-    Without rules these are the dumps themselves, except that several ranks are seen as one process if the other side is one,
-    that calls of a model on parts of a batch are seen as one call and those without a cache by their last tokens, that
-    collectives are numbered by what they carry, that operators are numbered by what they read, and that both end where their
-    models are given other data.
+    Without rules they are the dumps as recorded, but for these:
+
+    * Several ranks are seen as one process if the other side is one.
+    * Calls of a model on parts of a batch are seen as one call, and calls that decode without a cache by their last tokens.
+    * Collectives are numbered by what they carry, and operators by what they read.
+    * Both end where their models are given other data.
 
     Args:
         reference: The reference's dump.

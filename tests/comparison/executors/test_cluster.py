@@ -64,11 +64,13 @@ def test_a_scheduler_that_is_not_there(sides, monkeypatch):
 @dask
 @pytest.mark.slow
 def test_a_cluster_of_processes_that_is_started_here_gives_the_same(sides, declared):
+    before = dict(os.environ)
     by_threads = compare(*sides, executor=Threads(2), own=declared().load())
     by_processes = compare(*sides, executor=Cluster(workers=2, declared=declared()), own=declared().load())
     assert by_processes == by_threads
     assert sum(one.join == "unreadable" for one in by_threads) == 1
     assert any(one.metrics.get("flips") == 0 for one in by_threads)
+    assert dict(os.environ) == before  # a side that is started later would compute with the threads of Dask's workers
 
 
 @pytest.fixture

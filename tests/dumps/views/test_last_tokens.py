@@ -64,3 +64,38 @@ def test_a_fault_of_the_cache_starts_where_it_is(generate):
 def test_other_lengths_on_both_sides_stay_as_they_are(generate):
     sides = generate("reference", make_llama()), generate("target", make_llama())
     assert see_last_tokens(*sides) == sides
+
+
+class TwoInputs(torch.nn.Module):
+    """Gives scores of the next token; a bias is an input of one side alone."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = torch.nn.Embedding(60, 8), torch.nn.Linear(8, 60)
+
+    def forward(self, ids, bias=None):
+        return self.head(self.embed(ids)) + (0 if bias is None else bias)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("other tokens", "the inputs differ in 3 of 3: step0.ids, step0.call1.ids, step0.call2.ids"),
+        ("a further input", "3 inputs are on one side only (step0.bias, step0.call1.bias, step0.call2.bias)"),
+    ],
+)
+def test_other_data_are_not_taken_for_the_same(tmp_path, fault, reason):
+    dumps = []
+    for side in ("reference", "target"):
+        given = torch.zeros(60) if fault == "a further input" and side == "reference" else None
+        model = TwoInputs()
+        with precflow.capture(model, tmp_path / side, detail="tensors") as recording, torch.no_grad():
+            for number in range(3, 6):
+                tokens = IDS[:, :number] + (fault == "other tokens" and side == "target")
+                model(tokens if side == "target" or number == 3 else tokens[:, -1:], given)
+            recording.step()
+        dumps.append(read_dump(tmp_path / side))
+    model = compare_dumps(*dumps, command="")
+    assert model.verdict.verdict == "inconclusive"
+    assert model.verdict.reasons[0] == reason
