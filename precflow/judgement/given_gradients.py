@@ -93,7 +93,7 @@ def mark_given(measures: Sequence[Measure], decisions: Sequence[Decision], given
 
 
 def _index(calls: Iterable[Call]) -> tuple[dict[Identity, Call], dict[Identity, set[str]]]:
-    """Return first output of an optimizer's step -> its call, and parameter in a step -> content ids of the gradients left for it."""
+    """Return first output of an optimizer's step -> its call, and parameter in a step -> content ids of its gradients."""
     updates: dict[Identity, Call] = {}
     left: dict[Identity, set[str]] = {}
     for call in calls:

@@ -7,7 +7,7 @@ between then have no partner, or one that computes something else under the same
 * the losses are the same but for rounding, and
 * everything that was recorded of the step's backward and its gradients was compared and agrees.
 
-A call that is no part of the loss is not covered, such as a metric that one side computes: no gradient shows whether it is right.
+A call that is no part of the loss is not covered, such as a metric that one side computes: no gradient tells if it is right.
 """
 
 from __future__ import annotations

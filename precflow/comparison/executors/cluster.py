@@ -129,7 +129,10 @@ class Cluster:
 
 @contextlib.contextmanager
 def _keep_environment() -> Iterator[None]:
-    """Undo what Dask sets for its workers in this process, such as ``MKL_NUM_THREADS=1``: sides that are started later inherit it."""
+    """Leave the environment of this process as it was: sides that are started later inherit it.
+
+    Dask sets variables here for its workers to inherit, such as ``MKL_NUM_THREADS=1`` and ``PYTHONHASHSEED``, and leaves them.
+    """
     before = dict(os.environ)
     try:
         yield
