@@ -155,6 +155,7 @@ def _limit(
     """Return a step with the limits that it is held to."""
     growth = _GROWTH ** min(number, 8)
     line = find_loss_line(rows, number, dtypes, times=growth)
+    losses = (difference.reference or 0.0, difference.target or 0.0)
     usual = max(_LINES.get(dtype, _LINES["bfloat16"]) for dtype in dtypes) * growth
     recorded = [
         measure.metrics["relative_l2"]
@@ -169,7 +170,7 @@ def _limit(
         reference=difference.reference,
         target=difference.target,
         loss=_ignore_near_zero(difference, line),
-        loss_limit=max(line.relative, _TIMES * of_losses),
+        loss_limit=max(line.find_relative(*losses), _TIMES * of_losses),
         gradients=difference.gradients,
         gradients_limit=max(usual, _TIMES * (statistics.median(recorded) if recorded else 0.0), _TIMES * of_gradients),
         noise=max(of_losses, of_gradients) if own else None,

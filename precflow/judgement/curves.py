@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from precflow.agent.contract import FORWARD, parse_identity
@@ -17,6 +17,8 @@ from precflow.curves.series import make_series
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged, Verdict
 
 _LINES: Mapping[str, float] = {"float64": 2.0**-12, "float32": 2.0**-12, "float16": 2.0**-5, "bfloat16": 2.0**-5}
+_DIGITS: Mapping[str, int] = {"bfloat16": 8, "float16": 11}  # binary digits that a number of a type has
+_ROUND = 4  # digits of a number that has so few in any type, such as 2.5
 _AMPLIFIED = 16.0  # times the error of what it is made of: a loss is a difference of numbers that are larger than it
 _AGREES = frozenset({"pass", "accepted", "covered", "not_judged"})
 _FLIPPED = frozenset({"near_tie", "not_comparable"})
@@ -124,6 +126,7 @@ class LossLine:
         relative: Largest difference relative to the larger loss. It is about 16 times the limit of preset ``default``, and as
             many times the error of the forward: under autocast that is an error of 16 bits, though the run is in float32.
         absolute: Largest difference of a loss near 0, which is far off relative to itself.
+
     """
 
     relative: float
@@ -132,7 +135,48 @@ class LossLine:
     def explains(self, left: float, right: float) -> bool:
         """Tell whether two losses are no further apart; one that is not finite is."""
         apart = abs(left - right)
-        return math.isfinite(apart) and (apart <= self.relative * max(abs(left), abs(right)) or apart <= self.absolute)
+        within = self.find_relative(left, right) * max(abs(left), abs(right))
+        return math.isfinite(apart) and (apart <= within or apart <= self.absolute)
+
+    def find_relative(self, left: float, right: float) -> float:
+        """Return the largest relative difference of two losses, of which one side alone may compute its in 16 bits."""
+        types = {find_loss_type([left]), find_loss_type([right])}
+        return max([self.relative, *(_LINES[name] for name in types if name and len(types) > 1)])
+
+
+def find_loss_type(losses: Iterable[float]) -> str:
+    """Return the type of 16 bits that losses are computed in, ``""`` for none, by the binary digits that they have.
+
+    A loss in float32 has so few in one of 65 536 cases, or in one of 8 192 if the type is float16. Round numbers tell nothing.
+
+    >>> find_loss_type([2.28125, 2.296875]), find_loss_type([2.28125, 2.29166]), find_loss_type([2.5, 2.0])
+    ('bfloat16', '', '')
+    """
+    digits = [_count_digits(loss) for loss in losses if math.isfinite(loss)]
+    most = max(digits, default=0)
+    return next((name for name, count in _DIGITS.items() if _ROUND < most <= count), "")
+
+
+def _count_digits(number: float) -> int:
+    """Return how many binary digits a number has, from its first to its last 1.
+
+    >>> _count_digits(2.5), _count_digits(0.0)
+    (3, 0)
+    """
+    numerator = abs(number).as_integer_ratio()[0]
+    return (numerator // (numerator & -numerator)).bit_length() if numerator else 0
+
+
+def describe_loss_types(reference: Mapping[int, float], target: Mapping[int, float]) -> str:
+    """Return in words which side alone computes its losses in 16 bits, ``""`` if neither does.
+
+    Args:
+        reference: Step -> its loss.
+        target: The same of the target.
+    """
+    types = {"reference": find_loss_type(reference.values()), "target": find_loss_type(target.values())}
+    narrow = [side for side, name in types.items() if name]
+    return f"the {narrow[0]} alone computes its loss in {types[narrow[0]]}" if reference and target and len(narrow) == 1 else ""
 
 
 def find_loss_line(

@@ -4,6 +4,7 @@ import datetime
 import math
 
 import pytest
+import torch
 
 from precflow.config.schema import Curve, RunConfig, Tolerance
 from precflow.judgement import standards
@@ -198,6 +199,20 @@ def test_the_line_of_a_loss_follows_the_error_of_the_forward(measure):
     assert near_zero == LossOutcome()
     estimated = measure(ranges={"relative_l2": (0.0, 0.1)})
     assert judge_first([estimated], 1.0, 0.9) == LossOutcome()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_loss_in_16_bits_on_one_side_is_rounded_so(run, measure, dtype):
+    """A loss by hand under autocast, whose forward has the same bits on both sides."""
+    exact, rounded = 2.2916589, float(torch.tensor(2.2916589).to(dtype))
+    assert judge_first([measure()], exact, rounded) == LossOutcome()
+    assert judge_first([measure()], exact, float(torch.tensor(2.1).to(dtype))).failed  # further than rounding goes
+    assert judge_first([measure()], exact, 2.29).failed  # in float32
+    assert judge_first([measure()], 2.5, 2.25).failed  # round numbers tell nothing
+    _, outcome = run([measure()], losses=({0: exact}, {0: rounded}))
+    assert outcome.verdict == "aligned"
+    name = str(dtype).removeprefix("torch.")
+    assert f"the target alone computes its loss in {name}" in outcome.warnings
 
 
 @pytest.mark.parametrize("status", ["fail", "near_tie", "not_comparable"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precflow.agent.contract import FORWARD, GRADIENT, OPTIMIZER, ROOT_MODULE
@@ -19,6 +19,7 @@ from precflow.diagnosis.training.updates import StillParameter
 from precflow.dumps.header import Header
 from precflow.dumps.protocol import Dump
 from precflow.environment.module_settings import read_module_settings
+from precflow.judgement.curves import find_loss_type
 
 _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
@@ -109,6 +110,8 @@ EVIDENCE = {
         "mixed precision differs",
         "`setting: reference / target` of what was in effect: level, type, modules, operators, scale.",
     ),
+    "loss_type_side": Evidence("computes its losses in 16 bits", "`reference` or `target`; absent unless one side alone does."),
+    "loss_type": Evidence("type of these losses", "16-bit type that holds all losses of this side, and not those of the other."),
     "batches_shuffled": Evidence(
         "batches in another order", "The model was given the same inputs as on the reference, in other steps."
     ),
@@ -144,7 +147,16 @@ def gather(
         **_describe_left(gradients),
         "batches_shuffled": _are_shuffled(reference, target),
         "mixed_precision_different": _compare_precision(reference.header, target.header),
+        **_find_loss_type(reference.header.loss_of_step, target.header.loss_of_step),
     }
+
+
+def _find_loss_type(reference: Mapping[int, float], target: Mapping[int, float]) -> dict[str, str]:
+    types = {"reference": find_loss_type(reference.values()), "target": find_loss_type(target.values())}
+    narrow = [side for side, dtype in types.items() if dtype]
+    if len(narrow) != 1 or not (reference and target):
+        return {}
+    return {"loss_type_side": narrow[0], "loss_type": types[narrow[0]]}
 
 
 # The optimizer

@@ -674,6 +674,7 @@ TABLE = [
     ("PF908", {"lost_result": "fc / all_reduce", "lost_share": 0.5, "lost_of": "elements"}, COLLECTIVE),
     ("PF909", UNEVEN, {**UNEVEN, "uneven_explains": False}),
     ("PF809", {"mixed_precision_different": ["level: none / O2"]}, {}),
+    ("PF824", {"loss_type_side": "target", "loss_type": "bfloat16"}, {}),
     ("PF809", {"mixed_precision_different": ["level: none / O2"]}, {"mixed_precision_different": ["x"], "failing": 0}),
     (
         "PF108",
