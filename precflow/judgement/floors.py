@@ -16,6 +16,9 @@ And so are the calls of the next steps that read such a weight: each has at leas
 output, and hands it on through the forward and the backward pass: whole through products and norms and backward, weakened where
 it is added to something larger. The gradient of a matrix is made of what came into its layer both ways.
 
+Under autocast, rounding to 16 bits swallows what a disturbance in float32 has changed. A float32 sum of 16-bit numbers may come
+out the same in every run then, and not on a device that adds up in another order: it has at least the floor of that.
+
 The worst element is a lottery too. In trained models one element may be a hundred times as large as the others, and the whole
 error is how many units in the last place it moved. So its floor grows with the largest element.
 """
@@ -82,6 +85,7 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
     for text in (record.text for call in calls for record in call.outputs if math.prod(record.shape) == 1):
         for name, (value, noise) in found.get(text, {}).items():
             found[text][name] = lines.SINGLE_NUMBER * value, noise
+    _raise_sums(calls, found)
     _pool(calls, found)
     _raise_readers(calls, _share_steps(calls, measured, found), found)
     for record, each in found.items():
@@ -142,6 +146,30 @@ def _keep_larger(kept: _Values, others: Mapping[str, tuple[float, str]]) -> None
     for name, other in others.items():
         if name not in kept or other[0] > kept[name][0]:
             kept[name] = other
+
+
+def _raise_sums(calls: Sequence[Call], found: Mapping[str, _Values]) -> None:
+    """Raise the floors of what is computed in 32 bits or more of numbers of 16 bits.
+
+    Steps of an optimizer are left out: a weight moves by so little that its floor would hide a wrong step.
+    """
+    narrow = {_name_module_call(call) for call in calls if call.phase == BACKWARD and _has_narrow(call.inputs)}
+    for call in calls:
+        made_of_narrow = _name_module_call(call) in narrow if call.phase == GRADIENT else _has_narrow(call.inputs)
+        for record in call.outputs if made_of_narrow and call.phase != OPTIMIZER else ():
+            own, dtype = found.get(record.text), coarsest([record.dtype])
+            if own and dtype and float_facts(dtype).digits >= lines.FINE_DIGITS:
+                least = lines.SUM_ROUNDINGS * 2.0 ** -float_facts(dtype).digits
+                _keep_larger(own, dict.fromkeys(own, (least, "inputs")))
+
+
+def _has_narrow(records: Iterable[Record]) -> bool:
+    dtype = coarsest(record.dtype for record in records)
+    return bool(dtype) and float_facts(dtype).digits < lines.FINE_DIGITS
+
+
+def _name_module_call(call: Call) -> tuple[int, int, str, int]:
+    return call.step, call.rank, call.module, call.call
 
 
 def _pool(calls: Iterable[Call], found: dict[str, _Values]) -> None:

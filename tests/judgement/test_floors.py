@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import dump_builder as builder
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -121,6 +122,27 @@ def test_the_worst_complex_number_has_the_rounding_of_its_parts(measure, written
     complex_one = measure(metrics={"relative_l2": 1e-9, "max_rms_error": 1e-9}, peak=3.0, target_dtype="complex64")
     found = gather_floors(written("r", WIDE, 1.0), {"jitter": [complex_one]})
     assert found[0].metrics["max_rms_error"] == 4 * 2**-24 * 3.0
+
+
+def test_what_is_added_up_of_16_bits_in_32_may_be_off_by_another_order(tmp_path):
+    """Under autocast every disturbance is rounded away before a bias's gradient is summed."""
+    narrow, sums = WIDE.astype(ml_dtypes.bfloat16), WIDE.sum(0)
+
+    def write(name):
+        dump = builder.DumpBuilder(tmp_path / name)
+        dump.call("norm", "layer_norm", [narrow.astype(np.float32)], [narrow])
+        for number, (module, arriving) in enumerate({"fc": narrow, "wide": WIDE}.items(), 1):
+            dump.call(module, "", [arriving], [arriving], phase="backward")
+            dump.call(module, "", {"bias": number * sums}, phase="gradient")
+            dump.call(module, "", {"bias": -number * sums}, {"bias": number * sums}, phase="optimizer")
+        dump.write()
+        return read_dump(tmp_path / name)
+
+    floors = floors_of(write("r"), jitter=write("d"))
+    found = {name: floor.metrics["relative_l2"] for name, floor in floors.items()}
+    of_order = {"norm/layer_norm.0/forward.output.0", "fc/gradient.output.bias"}
+    assert {name for name, floor in found.items() if floor} == of_order
+    assert {found[name] for name in of_order} == {64 * 2.0**-24}
 
 
 def test_an_input_has_the_floor_of_the_output_that_it_is_also_through_movement(written):

@@ -111,7 +111,7 @@ EVIDENCE = {
         "`setting: reference / target` of what was in effect: level, type, modules, operators, scale.",
     ),
     "loss_type_side": Evidence("computes its losses in 16 bits", "`reference` or `target`; absent unless one side alone does."),
-    "loss_type": Evidence("type of these losses", "16-bit type that holds all losses of this side, and not those of the other."),
+    "loss_type": Evidence("type of these losses", "16-bit type that holds all losses of this side alone."),
     "batches_shuffled": Evidence(
         "batches in another order", "The model was given the same inputs as on the reference, in other steps."
     ),
