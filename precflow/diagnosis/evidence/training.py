@@ -385,24 +385,27 @@ def _describe_change(change: GradientChange) -> str:
 def _differ(reference: GradientChange, target: GradientChange) -> bool:
     """Tell whether the sides treat gradients differently. Where gradients differ, the same clipping acts otherwise on them."""
     kinds = {reference.kind, target.kind}
+    rounding = max(reference.rounding, target.rounding)
+    spread = max(_SPREAD, rounding)
     if kinds <= {"none", "scaled"}:
         factors = [change.amount if change.kind == "scaled" else 1.0 for change in (reference, target)]
-        return not is_same_scaling(factors, [reference.norm, target.norm])
+        return not is_same_scaling(factors, [reference.norm, target.norm], rounding)
     if kinds == {"none", "cut off"}:
         cut, unchanged = (reference, target) if target.kind == "none" else (target, reference)
-        return unchanged.peak > (1.0 + _SPREAD) * cut.amount  # else it has nothing beyond the same limit
+        return unchanged.peak > (1.0 + spread) * cut.amount  # else it has nothing beyond the same limit
     if kinds == {"cut off"}:
-        return not math.isclose(reference.amount, target.amount, rel_tol=_SPREAD)
+        return not math.isclose(reference.amount, target.amount, rel_tol=spread)
     if kinds == {"scaled each"}:
         both = [(one, target.each[name]) for name, one in reference.each.items() if name in target.each]
-        return any(_treat_differently(*one, *other) for one, other in both)
+        return any(_treat_differently(*one, *other, rounding) for one, other in both)
     return len(kinds) > 1
 
 
-def _treat_differently(factor: float, norm: float, other: float, after: float) -> bool:
+def _treat_differently(factor: float, norm: float, other: float, after: float, rounding: float) -> bool:
     """Tell whether the sides multiply a gradient by different factors, though its norm is about the same."""
     before = [norm / factor, after / other] if factor and other else [0.0, 0.0]
-    return math.isclose(*before, rel_tol=_SPREAD) and not math.isclose(factor, other, rel_tol=10 * _SPREAD)
+    is_same = math.isclose(factor, other, rel_tol=max(10 * _SPREAD, rounding))
+    return math.isclose(*before, rel_tol=max(_SPREAD, rounding)) and not is_same
 
 
 # Data

@@ -95,6 +95,7 @@ class GradientChange:
         norm: Norm of all gradients as the optimizer sees them.
         peak: Their largest magnitude.
         each: Parameter -> its factor, and the norm that the optimizer sees; only of ``scaled each``.
+        rounding: How far rounding to the coarsest type of these gradients moves a factor of them; relative.
     """
 
     side: str
@@ -105,6 +106,7 @@ class GradientChange:
     norm: float = 0.0
     peak: float = 0.0
     each: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    rounding: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -401,7 +403,7 @@ def _are_clipped_alike(reference: Dump, target: Dump, when: tuple[int, int]) -> 
     both = [found[0] for found in changes]
     factors = [change.amount if change.kind == "scaled" else 1.0 for change in both]
     is_another = not math.isclose(*factors, rel_tol=_SAME_PRODUCT)
-    return is_another and is_same_scaling(factors, [change.norm for change in both])
+    return is_another and is_same_scaling(factors, [change.norm for change in both], max(change.rounding for change in both))
 
 
 def _find_left(sides: Sequence[_Side]) -> LeftGradients | None:
@@ -459,20 +461,26 @@ def _measure_left(side: _Side, other: _Side, place: Place) -> float | None:
 # Between backward and the optimizer
 
 
-def is_same_scaling(factors: Sequence[float], norms: Sequence[float]) -> bool:
+def is_same_scaling(factors: Sequence[float], norms: Sequence[float], rounding: float = 0.0) -> bool:
     """Tell whether the same treatment may have multiplied gradients by these factors, given their norms afterwards.
 
     Clipped by their norm, gradients that differ have other factors and the same norm afterwards, or a smaller one that is below
     the limit. With another loss scale they have the same norm but for what rounding does, which grows with the scale.
+
+    Args:
+        factors: Of the reference and of the target.
+        norms: Of all gradients afterwards, on both sides.
+        rounding: How far rounding to 16 bits moves a factor or a norm; relative.
     """
-    if math.isclose(*factors, rel_tol=_SAME_FACTOR):
+    same = max(_SAME_FACTOR, rounding)
+    if math.isclose(*factors, rel_tol=same):
         return True
     if not all(factor > 0.0 for factor in factors) or not all(norms):
         return False
     apart = math.log(norms[1] / norms[0])
-    if (factors[0] > factors[1] and apart > _SAME_FACTOR) or (factors[1] > factors[0] and apart < -_SAME_FACTOR):
+    if (factors[0] > factors[1] and apart > same) or (factors[1] > factors[0] and apart < -same):
         return True  # the one that is not clipped, or only unscaled, is shorter than the one that is clipped
-    return abs(apart) <= max(_SAME_FACTOR, min(_SCALED_SPREAD, _SPREAD_OF_FACTOR * abs(math.log(factors[1] / factors[0]))))
+    return abs(apart) <= max(same, min(_SCALED_SPREAD, _SPREAD_OF_FACTOR * abs(math.log(factors[1] / factors[0]))))
 
 
 @dataclass(frozen=True)
@@ -515,11 +523,16 @@ class _Pair:
         return float(made @ self.seen.values) / float(made @ made)
 
     @property
+    def rounding(self) -> float:
+        """What rounding to the coarser of both types may change; relative."""
+        types = [one.record.dtype for one in (self.made, self.seen) if one.record.dtype in FLOATS]
+        return max((2.0 * 2.0 ** -float_facts(dtype).digits for dtype in types), default=0.0)
+
+    @property
     def is_multiplied(self) -> bool:
         """Nothing but one factor and its rounding changed the gradient."""
         expected = self.factor * self.made.values
-        units = [2.0 ** -float_facts(one.record.dtype).digits for one in (self.made, self.seen) if one.record.dtype in FLOATS]
-        rounding = max(_SAME_PRODUCT, *(2.0 * unit for unit in units))
+        rounding = max(_SAME_PRODUCT, self.rounding)
         if self.made.whole:
             return np.allclose(self.seen.values, expected, rtol=rounding, atol=0)
         return float(np.linalg.norm(self.seen.values - expected)) <= rounding * float(np.linalg.norm(expected))
@@ -563,7 +576,8 @@ def _describe_change(name: str, side: _Side, places: Sequence[Place]) -> Gradien
     norm = math.sqrt(math.fsum(pair.seen.norm**2 for pair in pairs.values()))
     peak = max(_find_peak(pair.seen) for pair in pairs.values())
     each = {name: (pair.factor, pair.seen.norm) for name, pair in pairs.items() if pair.made.values.any()}
-    return GradientChange(name, step, rank, kind, amount, norm, peak, each if kind == "scaled each" else {})
+    rounding = max(pair.rounding for pair in pairs.values())
+    return GradientChange(name, step, rank, kind, amount, norm, peak, each if kind == "scaled each" else {}, rounding)
 
 
 def _classify(pairs: Sequence[_Pair]) -> tuple[str, float]:
@@ -584,7 +598,7 @@ def _find_factors(pairs: Sequence[_Pair]) -> tuple[str, float] | None:
         return None
     factors = [pair.factor for pair in pairs]
     middle = statistics.median(factors)
-    is_one = all(math.isclose(factor, middle, rel_tol=_SAME_FACTOR) for factor in factors)
+    is_one = all(math.isclose(pair.factor, middle, rel_tol=max(_SAME_FACTOR, pair.rounding)) for pair in pairs)
     return "scaled" if is_one else "scaled each", middle
 
 

@@ -45,9 +45,11 @@ def each_group(*limits):
     return clip
 
 
-def record(folder, side, treat=leave, *, optimizer=ADAMW, micro=1, steps=2, loss_scale=1.0, times=1.0, **capture):
+def record(
+    folder, side, treat=leave, *, optimizer=ADAMW, micro=1, steps=2, loss_scale=1.0, times=1.0, dtype=torch.float32, **capture
+):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(48, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 64), nn.Linear(64, 8))
+    net = nn.Sequential(nn.Linear(48, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 64), nn.Linear(64, 8)).to(dtype)
     groups = [[one for one in net.parameters() if one.ndim > 1], [one for one in net.parameters() if one.ndim == 1]]
     settings = {name: value for name, value in optimizer.items() if name != "kind"}
     made = optimizer["kind"]([{"params": groups[0], "weight_decay": 0.05}, {"params": groups[1]}], **settings)
@@ -56,7 +58,7 @@ def record(folder, side, treat=leave, *, optimizer=ADAMW, micro=1, steps=2, loss
         for _ in range(steps):
             made.zero_grad()
             for _ in range(micro):
-                loss = functional.cross_entropy(net(torch.randn(16, 48)), torch.randint(0, 8, (16,))) / micro
+                loss = functional.cross_entropy(net(torch.randn(16, 48).to(dtype)), torch.randint(0, 8, (16,))) / micro
                 (loss * loss_scale * times).backward()
             for weight in net.parameters():
                 weight.grad.div_(loss_scale)
@@ -113,9 +115,12 @@ def test_another_clipping_is_told_and_nothing_else_is_made_of_it(tmp_path, refer
 
 
 HALF = by_norm(0.6)
+BFLOAT16 = {"dtype": torch.bfloat16}
 CONTROLS = {
     "no clipping": ({}, {}),
     "the same clipping": ({"treat": by_norm(0.1)}, {"treat": by_norm(0.1)}),
+    "the same clipping, in bfloat16": ({"treat": by_norm(0.1)}, {"treat": by_norm(0.1), **BFLOAT16}),
+    "the same limits of values, in bfloat16": ({"treat": by_value(1.2e-3)}, {"treat": by_value(1.2e-3), **BFLOAT16}),
     "the same limits of values": ({"treat": by_value(1e-3)}, {"treat": by_value(1e-3)}),
     "a wrong step": ({}, {"optimizer": {**ADAMW, "kind": Twice}}),
     "a wrong step behind clipping": ({"treat": by_norm(0.1)}, {"treat": by_norm(0.1), "optimizer": {**ADAMW, "kind": Twice}}),
