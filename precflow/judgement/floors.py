@@ -19,6 +19,8 @@ it is added to something larger. The gradient of a matrix is made of what came i
 Under autocast, rounding to 16 bits swallows what a disturbance in float32 has changed. A float32 sum of 16-bit numbers may come
 out the same in every run then, and not on a device that adds up in another order: it has at least the floor of that.
 
+A number that an optimizer keeps of a weight, such as its root mean square in Adafactor, has at least the floor of the weight.
+
 The worst element is a lottery too. In trained models one element may be a hundred times as large as the others, and the whole
 error is how many units in the last place it moved. So its floor grows with the largest element.
 """
@@ -88,6 +90,7 @@ def gather_floors(reference: Dump, measured: Mapping[str, Sequence[Measure]]) ->
     _raise_sums(calls, found)
     _pool(calls, found)
     _raise_readers(calls, _share_steps(calls, measured, found), found)
+    _raise_numbers_of_weights(calls, found)
     for record, each in found.items():
         largest, dtype, noise, largest_row = peaks[record]
         _raise_largest(each, largest, dtype, noise)
@@ -240,6 +243,24 @@ def _share_steps(
             of_all = _spread_element(far / size, record.shape, noise)
             _keep_larger(own, {name: value for name, value in of_all.items() if name in own})
     return moved
+
+
+def _raise_numbers_of_weights(calls: Iterable[Call], found: Mapping[str, _Values]) -> None:
+    """Give every number that an optimizer keeps of a weight at least the relative floor of that weight.
+
+    Half of a weight's elements may step the other way and leave its root mean square as it was: three draws do not show how far
+    it moves. A whole number is a counter, which is exact.
+    """
+    for call in calls:
+        outputs = call.outputs if call.phase == OPTIMIZER else ()
+        weights = {record.index: record for record in outputs if "." not in record.index and math.prod(record.shape) > 1}
+        for record in outputs:
+            weight = weights.get(record.index.partition(".")[0])
+            of_weight = found.get(weight.text, {}) if weight else {}
+            value = record.statistics.sum if record.statistics and math.prod(record.shape) == 1 else None
+            if value is not None and value % 1 and MAIN_METRIC in of_weight:
+                own = found.get(record.text, {})
+                _keep_larger(own, dict.fromkeys(own, of_weight[MAIN_METRIC]))
 
 
 def _spread_element(largest: float, shape: Sequence[int], noise: str) -> _Values:

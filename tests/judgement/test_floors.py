@@ -183,9 +183,9 @@ def test_every_weight_of_a_step_may_move_as_far_as_any(stepped):
     assert floors["fc/optimizer.output.weight"].metrics["relative_l2"] == pytest.approx(0.002 / np.linalg.norm(WIDE), rel=0.01)
 
 
-def add_statistics(dump):
-    """Give the records of both steps their statistics; movement has none of its own."""
-    for step in range(2):
+def add_statistics(dump, steps=2):
+    """Give the records of the first steps their statistics; movement has none of its own."""
+    for step in range(steps):
         for line in (line for line in dump.lines[0, step] if not line["movement"]):
             for record in (*line["outputs"], *line["inputs"]):
                 array = dump.tensors[0, step][record["content"]].astype(np.float64)
@@ -286,6 +286,25 @@ def test_what_goes_back_through_a_stepped_weight_may_be_off_by_one_element_of_it
 def test_a_counter_of_steps_has_no_floor_of_others(stepped):
     floors = floors_of(stepped("r", flipped=False), jitter=stepped("d", flipped=True))
     assert floors["fc/optimizer.output.bias.step"].metrics["relative_l2"] == 0
+
+
+def test_a_number_that_an_optimizer_keeps_of_a_weight_may_be_off_as_far_as_the_weight(tmp_path):
+    """Adafactor keeps its root mean square: elements that step up or down by chance move it, and each draw another way."""
+
+    def write(name, step):
+        dump = builder.DumpBuilder(tmp_path / name)
+        weight = WIDE + np.float32(step)
+        state = {"weight.RMS": np.float32(0.7), "weight.step": np.float32(1), "weight.one": np.full(1, 0.3, np.float32)}
+        dump.call("fc", "", {"weight": weight, **state}, phase="optimizer")
+        add_statistics(dump, steps=1)
+        dump.write()
+        return read_dump(tmp_path / name)
+
+    floors = floors_of(write("r", 0), jitter=write("d", 1e-3))
+    of_weight = floors["fc/optimizer.output.weight"].metrics["relative_l2"]
+    assert of_weight > 1e-4
+    for name, expected in {"weight.RMS": of_weight, "weight.one": of_weight, "weight.step": 0.0}.items():
+        assert floors[f"fc/optimizer.output.{name}"].metrics["relative_l2"] == expected
 
 
 def test_clipping_gives_no_gradient_the_floor_of_another(tmp_path):
