@@ -11,6 +11,7 @@ of a single number is three times the largest of the draws: three draws say litt
 So is the step of an optimizer that divides by the size of the gradient, such as Adam: an element whose gradient is within
 rounding of zero moves by a whole step, up or down by chance. Which element of which weight is hit differs between runs, so
 every weight has at least the floor that the largest change of any weight in that step would give it, in one of its elements.
+The same holds for copies of the weights that a script keeps, such as an average: of each, the largest change of any.
 
 And so are the calls of the next steps that read such a weight: each has at least the floor that one such element makes of its
 output, and hands it on through the forward and the backward pass: whole through products and norms and backward, weakened where
@@ -32,7 +33,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from precflow.agent.contract import BACKWARD, FORWARD, GRADIENT, OPTIMIZER
+from precflow.agent.contract import BACKWARD, COPY_IN, FORWARD, GRADIENT, OPTIMIZER
 from precflow.comparison.measure import Measure
 from precflow.dumps.dtypes import coarsest, float_facts
 from precflow.dumps.protocol import Dump
@@ -44,6 +45,7 @@ METRICS = (MAIN_METRIC, "worst_row_error", "max_rms_error")
 """Metrics that floors are measured in: of the whole tensor, its worst row, and its worst element."""
 
 _ROW, _LARGEST = METRICS[1:]
+_COUNTER = "step"  # state of an optimizer: how many steps it made
 
 _Numbers = Mapping[str, float]
 _Source = tuple[int, int, int, str]  # step, rank and order of a call, and the index of its output
@@ -210,7 +212,7 @@ def _pool(calls: Iterable[Call], found: dict[str, _Values]) -> None:
 def _share_steps(
     calls: Iterable[Call], measured: Mapping[str, Sequence[Measure]], found: Mapping[str, _Values]
 ) -> dict[str, tuple[float, float, str]]:
-    """Give every weight that an optimizer has changed the floor of one element that moves as far as any of the step has.
+    """Give every weight that an optimizer has changed, and its copies, the floor of one element that moves as far as any has.
 
     Returns:
         Identity text of such a weight -> that change, the root mean square of the weight, and the disturbance.
@@ -220,26 +222,28 @@ def _share_steps(
         for call in calls
         if call.phase == OPTIMIZER
         for record in call.outputs
-        if "." not in record.index and record.shape and math.prod(record.shape) > 0
+        if _name_copy(record) is not None and record.shape and math.prod(record.shape) > 0
     }
-    furthest: dict[tuple[int, int], tuple[float, str]] = {}  # step and rank -> largest change of an element, and disturbance
+    # Step, rank and name of the copy -> largest change of an element, and disturbance.
+    furthest: dict[tuple[int, int, str | None], tuple[float, str]] = {}
     sizes: dict[str, float] = {}  # root mean square of a weight
     for noise, measures in measured.items():
         for measure in measures:
             record, change = weights.get(measure.record), measure.metrics.get("max_abs_error", 0.0)
             if record is None or measure.record not in found or not 0 < change < math.inf:
                 continue
-            where = (record.whose.step, record.whose.rank)
+            where = (record.whose.step, record.whose.rank, _name_copy(record))
             furthest[where] = max(furthest.get(where, (0.0, noise)), (change, noise))
             if relative := measure.metrics.get(_LARGEST, 0.0):
                 sizes[measure.record] = change / relative
     moved: dict[str, tuple[float, float, str]] = {}
     for text, record in weights.items():
-        far, noise = furthest.get((record.whose.step, record.whose.rank), (0.0, ""))
+        far, noise = furthest.get((record.whose.step, record.whose.rank, _name_copy(record)), (0.0, ""))
         size = sizes.get(text) or _root_mean_square(record)
         own = found.get(text)
         if own and far and size:
-            moved[text] = far, size, noise
+            if not _name_copy(record):
+                moved[text] = far, size, noise
             of_all = _spread_element(far / size, record.shape, noise)
             _keep_larger(own, {name: value for name, value in of_all.items() if name in own})
     return moved
@@ -249,7 +253,7 @@ def _raise_numbers_of_weights(calls: Iterable[Call], found: Mapping[str, _Values
     """Give every number that an optimizer keeps of a weight at least the relative floor of that weight.
 
     Half of a weight's elements may step the other way and leave its root mean square as it was: three draws do not show how far
-    it moves. A whole number is a counter, which is exact.
+    it moves. The number of steps is exact.
     """
     for call in calls:
         outputs = call.outputs if call.phase == OPTIMIZER else ()
@@ -257,10 +261,16 @@ def _raise_numbers_of_weights(calls: Iterable[Call], found: Mapping[str, _Values
         for record in outputs:
             weight = weights.get(record.index.partition(".")[0])
             of_weight = found.get(weight.text, {}) if weight else {}
-            value = record.statistics.sum if record.statistics and math.prod(record.shape) == 1 else None
-            if value is not None and value % 1 and MAIN_METRIC in of_weight:
+            is_number = math.prod(record.shape) == 1 and record.index.rpartition(".")[2] != _COUNTER
+            if is_number and MAIN_METRIC in of_weight:
                 own = found.get(record.text, {})
                 _keep_larger(own, dict.fromkeys(own, of_weight[MAIN_METRIC]))
+
+
+def _name_copy(record: Record) -> str | None:
+    """Return the name of the copy of a weight, ``""`` of the weight itself, ``None`` of other state of an optimizer."""
+    _, _, state = record.index.partition(".")
+    return state.removeprefix(COPY_IN) if state.startswith(COPY_IN) or not state else None
 
 
 def _spread_element(largest: float, shape: Sequence[int], noise: str) -> _Values:

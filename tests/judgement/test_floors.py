@@ -166,7 +166,8 @@ def stepped(tmp_path):
         weight, small = WIDE.copy(), np.full(64, 0.001, np.float32)
         weight[0, 0] += 0.002 * flipped
         small[5] += np.float32(bias)
-        dump.call("fc", "", {"weight": weight, "bias": small, "bias.step": np.float32(count)}, phase="optimizer")
+        copies = {"weight.copy_in_ema": 0.1 * weight, "bias.copy_in_ema": 0.1 * small}
+        dump.call("fc", "", {"weight": weight, "bias": small, "bias.step": np.float32(count), **copies}, phase="optimizer")
         dump.call("k", "", {"bias.step": np.float32(count)}, [WIDE], phase="optimizer")
         dump.write()
         return read_dump(tmp_path / name)
@@ -181,6 +182,8 @@ def test_every_weight_of_a_step_may_move_as_far_as_any(stepped):
     assert bias["max_rms_error"] == pytest.approx(2.0, rel=0.01)
     assert bias["relative_l2"] == pytest.approx(2.0 / 8, rel=0.01)
     assert floors["fc/optimizer.output.weight"].metrics["relative_l2"] == pytest.approx(0.002 / np.linalg.norm(WIDE), rel=0.01)
+    average = floors["fc/optimizer.output.bias.copy_in_ema"].metrics  # of averages: they moved less than the weights
+    assert average["max_rms_error"] == pytest.approx(2.0, rel=0.01)
 
 
 def add_statistics(dump, steps=2):
