@@ -25,6 +25,7 @@ _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
 _COUNTED = 1e-3  # relative: a factor that is nearer to a count is one
 _SPREAD = 1e-3
+_NOISE = 2.0**-9  # of a module's largest gradient: half of what bfloat16 resolves
 _POWER = 1e-6  # of the logarithm: a factor that is as near to a power of two is one
 _AVERAGING = {"batch_norm": "training", "instance_norm": "use_input_stats"}  # operator -> argument that turns averaging on
 _RUNNING_MEAN = frozenset(("1", "running_mean"))  # of either: where the average is given, by position or by name
@@ -319,13 +320,33 @@ def _find_factor(rows: Sequence[GradientRow]) -> dict[str, Any]:
     if not rows:
         return {}
     first = min(row.step for row in rows)
-    of_step = [row for row in rows if row.step == first and row.reference]
+    of_step = _leave_noise_out([row for row in rows if row.step == first and row.reference])
     factors = [row.factor for row in of_step if row.factor is not None]
     if len(factors) < max(_FEWEST, _MOST * len(of_step)):
         return {}
     middle = statistics.median(factors)
     same = [factor for factor in factors if abs(factor - middle) <= _SPREAD * middle]
     return {"gradient_factor": middle, "gradient_factor_share": len(same) / len(of_step)}
+
+
+def _leave_noise_out(rows: Sequence[GradientRow]) -> list[GradientRow]:
+    """Return the gradients without those that follow no factor because they are the rounding that a sum leaves.
+
+    Such is the bias of an attention's keys: on both sides it is less than rounding of the other gradients of its module.
+    """
+    largest: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in rows:
+        module = largest[row.parameter.rpartition(".")[0]]
+        module[:] = (max(module[0], row.reference or 0.0), max(module[1], row.target or 0.0))
+    return [
+        row
+        for row in rows
+        if row.factor is not None
+        or any(
+            (norm or 0.0) > _NOISE * most
+            for norm, most in zip((row.reference, row.target), largest[row.parameter.rpartition(".")[0]], strict=True)
+        )
+    ]
 
 
 def name_factor(factor: float, reference: Dump) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import pytest
 from precflow.agent.contract import Identity
 from precflow.diagnosis.evidence import training
 from precflow.diagnosis.evidence.names import EVIDENCE, OF_SUSPECT
-from precflow.diagnosis.training.gradients import Gradients, measure_gradients
+from precflow.diagnosis.training.gradients import GradientRow, Gradients, measure_gradients
 from precflow.diagnosis.training.replay import ReplayedStep
 from precflow.dumps.header import Header
 from precflow.dumps.records import Call, Record, Statistics
@@ -82,6 +82,19 @@ def clip_value(value):
 
 def narrow(value):
     return value.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def test_a_gradient_that_is_only_rounding_speaks_against_no_factor():
+    """The bias of an attention's keys: its exact gradient is zero."""
+    rows = [GradientRow(f"{name}.weight", 0, 0, 1.0, 8.0, 1.0) for name in NAMES]
+
+    def share(*norms):
+        gradients = Gradients((*rows, GradientRow("a.bias", 0, 0, *norms, -0.1)))
+        return training.gather(Run(), Run(), steps=(), gradients=gradients).get("gradient_factor_share", 0.0)
+
+    assert share(1e-3, 9e-3) == 1.0
+    assert share(1e-3, 0.3) < 1.0
+    assert share(0.1, 0.8) < 1.0
 
 
 # Norm and direction
