@@ -16,6 +16,13 @@ A wrapper may send gradients in buckets of other sizes. A bucket without a partn
 their gradients are sent on both sides. A loop may reduce gradients at every micro batch, or at the last one alone: those that
 only one side has reduced already are covered by the steps of their parameters, if these agree.
 
+Backward may make a gradient on one side that nobody reads: activation checkpointing lets inputs require a gradient, so that
+backward goes through the block at all. Where it comes out of a call beside others that were compared, and all gradients of
+parameters are on both sides and agree, it is covered by these::
+
+    block.1   gradient of hidden_states     on both sides         pass
+    block.1   gradient of position_bias     only on the target    covered
+
 The output of the whole model covers only what the model's own code runs, and nothing inside its modules. Otherwise two sides
 whose modules all have different names would be called aligned after the comparison of a single record.
 """
@@ -47,6 +54,7 @@ _WHY_FUSED = {
 
 _WHY_REGROUPED = "both sides send these gradients in other groups, and what the optimizer makes of them was compared"
 _WHY_REPEATED = "one side reduces these gradients more often in the step, and what the optimizer makes of them agrees"
+_WHY_IDLE = "backward hands it on to no parameter: the gradients of all parameters are on both sides, and agree"
 
 _When = tuple[str, int, int]  # phase, step and rank
 _Calls = Mapping[tuple[str, _When], Mapping[int, Sequence[str]]]  # module and when -> number of a call -> its outputs' statuses
@@ -94,7 +102,36 @@ def mark_covered(
                 reason = f"{decision.judged.reason}; {text}"
                 decision = replace(decision, judged=replace(decision.judged, status=status, reason=reason))  # noqa: PLW2901
         marked.append(decision)
+    marked = _mark_idle_gradients(measures, marked)
     return _mark_uneven(measures, _mark_namesakes(measures, marked, calls, gradients), calls, gradients)
+
+
+def _mark_idle_gradients(measures: Sequence[Measure], decisions: list[Decision]) -> list[Decision]:
+    """Return the decisions; gradients of inputs that only one side has become ``covered`` where no parameter lies behind them.
+
+    Of the same step and rank, every gradient of a parameter has to be on both sides and agree, one of them so that it could
+    have failed, and every call of a module in backward has to have an output on both sides.
+    """
+    by_step: dict[tuple[int, int], list[tuple[int, Identity, str]]] = defaultdict(list)
+    for number, (measure, decision) in enumerate(zip(measures, decisions, strict=True)):
+        if measure.level == MODULE and measure.phase in {BACKWARD, GRADIENT} and decision.judged.status != "not_judged":
+            identity = parse_identity(measure.record)
+            by_step[identity.step, identity.rank].append((number, identity, decision.judged.status))
+    for records in by_step.values():
+        of_parameters = {status for _, identity, status in records if identity.phase == GRADIENT}
+        calls: dict[tuple[str, int], set[str]] = defaultdict(set)
+        for _, identity, status in records:
+            if identity.phase == BACKWARD:
+                calls[identity.module, identity.call].add(status)
+        is_known = of_parameters <= _AGREES and "pass" in of_parameters
+        if not is_known or any(statuses <= UNPAIRED for statuses in calls.values()):
+            continue
+        for number, identity, status in records:
+            if identity.phase == BACKWARD and status in UNPAIRED:
+                why = f"{decisions[number].judged.reason}; {_WHY_IDLE}"
+                judged = replace(decisions[number].judged, status="covered", reason=why)
+                decisions[number] = replace(decisions[number], judged=judged)
+    return decisions
 
 
 def _mark_repeated(

@@ -112,6 +112,37 @@ def test_backward_is_covered_by_backward_with_the_gradients_of_the_parameters(ru
     assert [record.status for record in judged[:2]] == ["unpaired_reference"] * 2
 
 
+@pytest.fixture
+def checkpointed(module):
+    """Return a function that makes a backward in which one side computes the gradient of one more input of a block."""
+
+    def make(*, weight="pass", beside="pass", **other):
+        agreeing = {"pass": {}, "fail": {"relative_l2": 1e-2}, "lost": {"join": "unpaired_target", "metrics": {}}}
+        return [
+            module("block.1", phase="backward", **agreeing[beside]),
+            module("block.1", "position_bias", phase="backward", join="unpaired_target", metrics={}),
+            module("block.1", "weight", phase="gradient", **agreeing[weight]),
+            module("block.0", phase="backward", **other),
+        ]
+
+    return make
+
+
+def test_a_gradient_that_no_parameter_lies_behind_is_no_gap(run, checkpointed):
+    judged, verdict = run(checkpointed())
+    assert [record.status for record in judged] == ["pass", "covered", "pass", "pass"]
+    assert "the gradients of all parameters are on both sides, and agree" in judged[1].reason
+    assert verdict.verdict == "aligned"
+
+
+@pytest.mark.parametrize(
+    "change", [{"weight": "fail"}, {"weight": "lost"}, {"beside": "lost"}, {"join": "unpaired_target", "metrics": {}}]
+)
+def test_a_gradient_is_a_gap_where_parameters_or_modules_behind_it_differ(run, checkpointed, change):
+    judged, _ = run(checkpointed(**change))
+    assert judged[1].status == "unpaired_target"
+
+
 def test_what_ran_outside_of_all_modules_is_covered_by_none(run, module, alone):
     assert run([alone("(outside)"), module("")])[0][0].status == "unpaired_reference"
 
