@@ -6,6 +6,9 @@ of ``DistributedDataParallel`` by its size::
 
     gradients in order of arrival    head.weight 2560, norm.bias 32, norm.weight 32, ...
     bucket of 2624 elements          head.weight, norm.bias, norm.weight
+
+Where parameters may be left unused, the wrapper keeps its first buckets, filled from the last parameter to the first, with room
+for those that no gradient arrives at in this step.
 """
 
 from __future__ import annotations
@@ -59,10 +62,27 @@ def find_carried(calls: Iterable[Call]) -> Mapping[Place, tuple[str, ...]]:
     if not any(map(is_collective, every)):
         return {}
     ordered = sorted(every, key=lambda call: (call.rank, call.step, call.order))
+    parameters = _list_parameters(ordered)
     carried: dict[Place, tuple[str, ...]] = {}
     for _, step in groupby(ordered, key=lambda call: (call.rank, call.step)):
-        carried |= _Step(list(step)).find()
+        carried |= _Step(list(step), parameters).find()
     return carried
+
+
+def _list_parameters(calls: Iterable[Call]) -> Mapping[str, int]:
+    """Return parameter -> number of elements of all that any step updates, in order of the optimizer, which is the model's."""
+    order: list[str] = []
+    sizes: dict[str, int] = {}
+    updates = (call for call in calls if call.phase == OPTIMIZER and call.outputs)
+    for _, step in groupby(updates, key=lambda call: (call.rank, call.step)):
+        place = 0
+        for call in step:
+            name = name_parameter(call, call.outputs[0])
+            if name not in sizes:
+                order.insert(place, name)
+                sizes[name] = math.prod(call.outputs[0].shape)
+            place = order.index(name) + 1
+    return {name: sizes[name] for name in order}
 
 
 def find_regrouped(reference: Iterable[Call], target: Iterable[Call]) -> Mapping[str, tuple[str, ...]]:
@@ -104,7 +124,8 @@ def find_regrouped(reference: Iterable[Call], target: Iterable[Call]) -> Mapping
 class _Step:
     """The calls of one rank in one step, and what the collectives among them carry."""
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[Call], parameters: Mapping[str, int]) -> None:
+        self._parameters = parameters
         self._calls = {call.order: call for call in calls}
         self._gradients: dict[str, int] = {}  # parameter -> number of elements, in order of arrival
         self._by_content: dict[str, set[str]] = defaultdict(set)
@@ -156,21 +177,41 @@ class _Step:
                 yield from self._find_names(given, seen if len(call.outputs) > 1 else seen | {call.order})
 
     def _share_out(self, buckets: Sequence[Call]) -> None:
-        """Give each bucket the gradients that fill it: they were filled in order of arrival, or in reverse order of it."""
-        for names in (list(self._gradients), list(self._gradients)[::-1]):
-            shares: list[tuple[str, ...]] = []
-            left = names
-            for bucket in buckets:
-                left = left or names  # a loop may reduce at every micro batch
-                size, count = math.prod(bucket.inputs[0].shape), 0
-                while size > 0 and count < len(left):
-                    size -= self._gradients[left[count]]
-                    count += 1
-                shares.append(tuple(left[:count]) if not size else ())
-                left = left[count:] if not size else left
-            if all(shares):
-                self._carried |= {_place(bucket): share for bucket, share in zip(buckets, shares, strict=True)}
+        """Give each bucket the gradients that fill it: they were filled in order of arrival, or in reverse order of it.
+
+        Failing that, in reverse order of the parameters, and only flat tensors of all of these are buckets: a layer may reduce
+        its own statistics in backward, and the wrapper its list of what was used.
+        """
+        arrived = list(self._gradients)
+        flat = [call for call in buckets if len(call.inputs[0].shape) == 1 and "float" in call.inputs[0].dtype]
+        for calls, names, sizes in (
+            (buckets, arrived, self._gradients),
+            (buckets, arrived[::-1], self._gradients),
+            (flat, arrived, self._gradients),
+            (flat, list(self._parameters)[::-1], self._parameters),
+        ):
+            shares = _fill([math.prod(call.inputs[0].shape) for call in calls], names, sizes)
+            if shares and (calls is buckets or sum(map(len, shares)) % len(names) == 0):
+                own = [tuple(name for name in share if name in self._gradients) for share in shares]
+                self._carried |= {_place(call): share for call, share in zip(calls, own, strict=True) if share}
                 return
+
+
+def _fill(buckets: Sequence[int], names: Sequence[str], sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """Return which of the names, in their order, fill each bucket of so many elements; nothing if they do not fill them all."""
+    shares: list[tuple[str, ...]] = []
+    left = names
+    for bucket in buckets:
+        left = left or names  # a loop may reduce at every micro batch
+        size, count = bucket, 0
+        while size > 0 and count < len(left):
+            size -= sizes[left[count]]
+            count += 1
+        if size or not count:
+            return []
+        shares.append(tuple(left[:count]))
+        left = left[count:]
+    return shares
 
 
 def _list_inputs_of(call: Call, output: str) -> tuple[Record, ...]:

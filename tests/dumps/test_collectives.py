@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from precflow.agent.contract import Identity
-from precflow.dumps.collectives import find_carried
+from precflow.dumps.collectives import find_carried, find_regrouped
 from precflow.dumps.records import Call, Record
 from precflow.dumps.views.aligned_collectives import find_numbers
 
@@ -17,6 +18,7 @@ class Calls:
     """Calls of one rank in one step; each method appends one and returns the source of its output."""
 
     made: list = field(default_factory=list)
+    step: int = 0
 
     def add(
         self, operator, inputs=(), *, module="(outside)", shape=(4,), index="0", phase="forward", arguments=None, content=""
@@ -24,14 +26,14 @@ class Calls:
         order = len(self.made)
 
         def record(role, index, shape, content, source):
-            identity = Identity(module, 0, operator, ordinal, phase, role, index, 0, 0)
+            identity = Identity(module, 0, operator, ordinal, phase, role, index, self.step, 0)
             return Record.of(identity, order, "float32", shape, content, stored=False, source=source, weight="")
 
         ordinal = sum((call.operator, call.module, call.phase) == (operator, module, phase) for call in self.made)
         given = tuple(record("input", str(at), *one) for at, one in enumerate(inputs))
         out = (record("output", index, shape, content, None),)
         names = {"level": "module", "module": module, "class_name": "", "call": 0, "operator": operator, "ordinal": ordinal}
-        facts = {"step": 0, "rank": 0, "site": "", "movement": False, "compiled": False, "arguments": arguments or {}}
+        facts = {"step": self.step, "rank": 0, "site": "", "movement": False, "compiled": False, "arguments": arguments or {}}
         call = Call(order=order, **names, phase=phase, **facts, inputs=given, outputs=out)
         self.made.append(call)
         return (order, index)
@@ -40,12 +42,16 @@ class Calls:
         module, _, index = name.rpartition(".")
         return self.add("", module=module, shape=shape, index=index, phase="gradient", content=content)
 
+    def update(self, name, shape):
+        module, _, index = name.rpartition(".")
+        return self.add("", module=module, shape=shape, index=index, phase="optimizer")
+
     def reduce(self, shape, *, content="", source=None, phase="forward", module="(outside)"):
         return self.add("all_reduce", [(shape, content, source)], shape=shape, phase=phase, arguments=PAIR, module=module)
 
     def carried(self):
         found = find_carried(self.made)
-        return [found.get((0, 0, call.order), ()) for call in self.made if call.operator == "all_reduce"]
+        return [found.get((0, call.step, call.order), ()) for call in self.made if call.operator == "all_reduce"]
 
 
 def test_gradients_are_known_by_data_flow_and_by_their_bits():
@@ -79,6 +85,40 @@ def test_a_bucket_has_the_gradients_that_fill_it(sizes, shares):
     for size in sizes:
         calls.reduce((size,), phase="backward")
     assert calls.carried() == shares
+
+
+def train_with_unused(buckets):
+    """Two steps of a wrapper that finds unused parameters: one branch is used in each, beside a norm that sums over ranks."""
+    calls, sizes = Calls(), {"body.weight": 8, "even.weight": 3, "odd.weight": 3, "head.weight": 2}
+    for calls.step, unused in enumerate(("odd.weight", "even.weight")):
+        used = {name: size for name, size in sizes.items() if name != unused}
+        for name, size in reversed(used.items()):
+            calls.gradient(name, (size,))
+        calls.reduce((2, 2), phase="backward")
+        for size in buckets:
+            calls.reduce((size,), phase="backward")
+        for name, size in used.items():
+            calls.update(name, (size,))
+    return calls
+
+
+def test_a_bucket_has_room_for_parameters_that_no_gradient_arrives_at():
+    assert train_with_unused([8, 8]).carried() == [
+        *((), ("head.weight", "even.weight"), ("body.weight",)),
+        *((), ("head.weight", "odd.weight"), ("body.weight",)),
+    ]
+    assert train_with_unused([9, 7]).carried() == [()] * 6
+
+
+def test_buckets_of_other_sizes_come_to_the_same_though_parameters_are_unused():
+    reference, target = (train_with_unused(buckets).made for buckets in ([16], [8, 8]))
+    moved = find_numbers(reference, target)
+    new = {own: number for (_, own), number in moved.items()}
+    assert new == {1: 4, 2: 5, 3: 2, 4: 7, 5: 8}, "the norm's sums have partners, and no bucket has one"
+    buckets = [call for call in target if call.operator and call.inputs[0].shape == (8,)]
+    apart = [replace(call, ordinal=9) if call in buckets else call for call in target]
+    sent = {record.text for call in buckets for record in (*call.inputs, *call.outputs)}
+    assert sent <= find_regrouped(reference, apart).keys()
 
 
 def reduce_all(*names, shapes=None):
