@@ -399,10 +399,13 @@ def _count_equal(here: Sequence[Call], there: Sequence[Call]) -> bool | None:
 
 
 def _starts_alone(calls: Sequence[Call], suspects: Sequence[Suspect], judged: Sequence[Judged], rank: int) -> bool:
-    """Tell whether only one rank errs until it meets the others: no record of another fails before its first collective.
+    """Tell whether only one rank errs until it meets the others: no record of another fails before a collective that does.
 
-    Nor does another rank lack records, or have more of them: one that leaves a layer out gives the others what is wrong.
+    Nor does another rank lack records, or have more of them: one that leaves a layer out gives the others what is wrong. What a
+    rank gets from a collective may be what another one gave: then the other one errs, as where its labels are not its own.
     """
+    if any(suspects[0].record in {record.text for record in call.outputs} for call in calls if is_collective(call)):
+        return False
     failing = {parse_identity(record.record)[-2:] for record in judged if record.status in MISALIGNED_STATUSES}
     first_step = parse_identity(suspects[0].record).step
     if any(parse_identity(suspect.record).rank != rank for suspect in suspects):
@@ -415,9 +418,9 @@ def _starts_alone(calls: Sequence[Call], suspects: Sequence[Suspect], judged: Se
         for call in sorted(
             (call for call in calls if (call.rank, call.step) == (other, first_step)), key=lambda call: call.order
         ):
-            if is_collective(call):
-                break
             if any(record.text in texts for record in call.outputs):
+                if is_collective(call):
+                    break
                 return False
     return True
 

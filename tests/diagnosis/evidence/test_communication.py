@@ -123,6 +123,18 @@ def test_a_rank_that_errs_alone_until_they_meet_is_told(collective):
     assert judged_run(dump, ["mul@2"], missing=["mul@2"])["only_rank"]
 
 
+def test_a_rank_that_gets_what_another_gave_does_not_err_alone(collective):
+    dump = collective(SUM)
+    dump.made.clear()
+    for rank in range(RANKS):
+        dump.operator("fc", "all_gather", {"content": "x"}, rank=rank, arguments={"group": "[0, 1, 2, 3]"})
+        dump.operator("fc", "mul", {"content": "x"}, rank=rank)
+        dump.operator("fc", "scatter", {"content": "y"}, rank=rank, arguments={"group": "[0, 1, 2, 3]", "root": "1"})
+    assert not judged_run(dump, ["scatter@0"])["only_rank"]
+    assert judged_run(dump, ["mul@2", *[f"scatter@{rank}" for rank in range(RANKS)]])["only_rank"]
+    assert not judged_run(dump, ["mul@2", "mul@1", *[f"scatter@{rank}" for rank in range(RANKS)]])["only_rank"]
+
+
 def test_one_process_has_no_evidence_about_ranks(hand_made):
     dump = hand_made()
     dump.operator("fc", "mul", {"content": "x"})
