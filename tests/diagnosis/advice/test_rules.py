@@ -483,6 +483,11 @@ TABLE = [
         {"scale_slope": 1.02, "scale_share": 0.97, "low_precision": True, "uneven_factor": "rows"},
     ),
     ("PF211", {"operator": "module", "scale_slope": 1.01, "scale_share": 0.9999}, {}),
+    (  # the second moment has the square of what the gradient has that the optimizer is given
+        "PF211",
+        {"operator": "optimizer", "inputs_equal": True, "scale_slope": 70.0, "scale_share": 1.0},
+        {"operator": "optimizer", "inputs_equal": False, "scale_slope": 70.0, "scale_share": 1.0},
+    ),
     ("PF211", ROUNDED_TWICE, {**ROUNDED_TWICE, "family": "activation"}),
     ("PF211", ROUNDED_TWICE, {**ROUNDED_TWICE, "introduced_factor_share": 0.2}),
     ("PF211", ROUNDED_TWICE, {**ROUNDED_TWICE, "low_precision": False}),
