@@ -30,7 +30,7 @@ from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.diagnosis.findings import Region, Suspect
 from precflow.diagnosis.training.gradient_changes import find_gradient_changes
 from precflow.dumps.dtypes import FLOATS, float_facts
-from precflow.dumps.header import ParameterUpdates
+from precflow.dumps.header import Header, ParameterUpdates
 from precflow.dumps.protocol import Dump
 from precflow.dumps.record_names import name_call
 from precflow.dumps.records import Call
@@ -107,7 +107,8 @@ def find_still_parameters(reference: Dump, target: Dump, measures: Sequence[Meas
     """Return what moves on one side only, those of the earliest step first, in the reference's order.
 
     A parameter whose module did not run in that step on that side, such as an expert that nothing was sent to, follows from
-    what decided so and is left out. So is a step that a loss scaler skips.
+    what decided so and is left out. So is a step that a loss scaler skips, and a gradient that is missing on a rank which makes
+    fewer steps of as many micro batches: where it leaves a step out, its later ones are other iterations.
 
     Args:
         reference: Dump of the reference.
@@ -129,11 +130,17 @@ def find_still_parameters(reference: Dump, target: Dump, measures: Sequence[Meas
         *trace_sides(reference, target, measures), noted=(list_noted(reference.header), list_noted(target.header))
     )
     left_out = {"reference": skipped.reference, "target": skipped.target}
+    fewer_steps = {
+        "reference": _list_fewer_steps(reference.header, target.header),
+        "target": _list_fewer_steps(target.header, reference.header),
+    }
 
     def is_own(one: StillParameter) -> bool:
         """Tell whether a parameter stands still by itself: its module ran, and the whole step was not skipped."""
         place = (one.parameter.rpartition(".")[0], one.step, one.rank)
         ran = place in runs[one.side] or place not in runs[_other(one.side)]
+        if one.why == NO_GRADIENT and one.rank in fewer_steps[one.side]:
+            return False
         return ran and (one.rank, one.step) not in left_out[one.side]
 
     return sorted(filter(is_own, found), key=lambda one: one.step)
@@ -325,6 +332,12 @@ def _find_still_state(name: str, still: ParameterUpdates, moving: ParameterUpdat
 
 def _list_steps(updates: ParameterUpdates) -> list[int]:
     return list(chain.from_iterable(range(first, last + 1) for first, last in updates.given))
+
+
+def _list_fewer_steps(header: Header, other: Header) -> set[int]:
+    """Return the ranks that run all of their micro batches in fewer steps than on the other side."""
+    pairs = enumerate(zip(header.ran, other.ran, strict=False))
+    return {rank for rank, (own, there) in pairs if own.steps < there.steps and own.micro_batches >= there.micro_batches > 0}
 
 
 def _list_running(dump: Dump) -> set[tuple[str, int, int]]:

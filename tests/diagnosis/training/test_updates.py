@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from precflow.diagnosis.findings import Region, Suspect
@@ -13,7 +15,7 @@ from precflow.diagnosis.training.updates import (
     gather_still,
     keep_whatever_data,
 )
-from precflow.dumps.header import Header, ParameterUpdates
+from precflow.dumps.header import Header, ParameterUpdates, RanInAll
 
 MOVES = ParameterUpdates(dtype="float32", given=((0, 2),), moved={0: 1e-3, 1: 1e-3}, moved_in_all=2e-3)
 
@@ -26,6 +28,17 @@ class Run:
 
     def calls(self):
         return []
+
+
+def test_a_rank_that_leaves_a_step_out_lacks_no_gradient():
+    """Its second step holds the micro batches of the second and the third: a branch that only the second one uses has none."""
+    reference, target = Run(a_weight=MOVES), Run(a_weight=still(given=()))
+    assert find_still_parameters(reference, target, [])
+    reference.header, target.header = (
+        replace(run.header, ran=(RanInAll(steps=steps, micro_batches=8),)) for run, steps in ((reference, 4), (target, 3))
+    )
+    assert find_still_parameters(reference, target, []) == []
+    assert find_still_parameters(target, reference, []) == []
 
 
 def known(**changes):
