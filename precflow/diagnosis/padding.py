@@ -5,36 +5,44 @@ skips these rows leaves in them what another one computes::
 
     step0.attention_mask    1 1 1 0 0      hidden states of tokens 0 to 2 agree, those of 3 and 4 do not
 
-If the real tokens of a failing record are within its limits, no error starts there. The record is no evidence for aligned
-either: to have the rest compared, a pairing rule cuts the padding off. Without a mask among the inputs nothing is taken for
-padding, for a text encoder hands its padding on. If one side alone hides the padding, real tokens of the other side read it.
-That is a fault, even where their own numbers hardly show it.
+If the real tokens of a failing record are within its limits, it passes. What reads padding nevertheless, such as a mean over
+all tokens, is a record of its own. Without a mask among the inputs nothing is taken for padding, for a text encoder hands its
+padding on. If one side alone hides the padding, real tokens of the other side read it. That is a fault, even where their own
+numbers hardly show it.
+
+A sketch cannot be cut to the real tokens. If the norms of their rows agree and those of padding do not, the record neither
+fails nor passes: it is no evidence.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from precflow.comparison.fused.value_classes import Floats
 from precflow.comparison.measure import Measure
+from precflow.diagnosis.evidence.tensors import read_row_norms
 from precflow.dumps.header import ContentEntry
 from precflow.dumps.origins import parse_name
 from precflow.dumps.protocol import Array, Dump
 from precflow.dumps.records import Call, Record
 from precflow.dumps.views.derived import DerivedDump, MadeTensor
 from precflow.errors import DumpError
+from precflow.judgement.artefacts import PADDING
 from precflow.judgement.inputs import JudgeInput
 from precflow.judgement.verdicts import Judged
 
 _MASK = re.compile(r"(.*_)?mask")
-PADDING = "only rows of padding differ"
 _SCORES = 4  # axes of the scores of an attention: prompts, heads, tokens, tokens
 _NOTHING = 60.0  # a score so far below the largest one has a weight of e**-60
+_FAILING = frozenset({"fail", "nonfinite", "undecided"})
 _WITHIN = frozenset({"pass", "blind", "accepted"})
+_OF_ROWS = frozenset({"relative_l2", "worst_row_error"})
 
 
 class Mask(NamedTuple):
@@ -113,11 +121,12 @@ def hides_padding(scores: Array, real: npt.NDArray[np.bool_]) -> bool:
 def find_masks(reference: Dump, target: Dump) -> dict[tuple[int, int], Mask]:
     """Return rank and step -> the mask that both models are given there, if it has rows of padding."""
     given = (record for call in reference.calls() for record in call.inputs)
+    places = {(call.rank, call.step) for call in reference.calls()}  # the inputs of a workload are those of all
     kept: dict[str, Record] | None = None
     masks = dict[tuple[int, int], Mask]()
     for name, entry in reference.header.inputs.entries.items():
         parts = parse_name(name)
-        if parts is None or not _may_be_mask(name, entry) or target.header.inputs.entries.get(name) != entry:
+        if not _may_be_mask(name, entry) or target.header.inputs.entries.get(name) != entry:
             continue
         if kept is None:
             kept = {record.content: record for record in given if record.stored and record.content and not record.part}
@@ -127,7 +136,9 @@ def find_masks(reference: Dump, target: Dump) -> dict[tuple[int, int], Mask]:
         except DumpError:
             continue  # its record says so
         if values is not None and set(np.unique(values).tolist()) == {0, 1}:
-            masks.setdefault((parts.rank, parts.step), Mask(name, values.astype(np.bool_)))
+            mask = Mask(name, values.astype(np.bool_))
+            for place in places if parts is None else [(parts.rank, parts.step)]:
+                masks.setdefault(place, mask)
     return masks
 
 
@@ -138,7 +149,7 @@ def _may_be_mask(name: str, entry: ContentEntry) -> bool:
 def mark_padding(
     reference: Dump, target: Dump, make_judge: Callable[[Dump, Dump], JudgeInput]
 ) -> Callable[[Sequence[Measure], Sequence[Judged]], list[Judged]]:
-    """Return a function that marks failing records which differ in rows of padding alone.
+    """Return a function that judges failing records by their real tokens where rows of padding alone differ.
 
     It reads failing records in order, and stops at the first that is wrong for real tokens too: what is behind it may be so
     because of that.
@@ -149,13 +160,9 @@ def mark_padding(
         make_judge: Returns what judges a record of two dumps by the limits of the run.
     """
 
-    def hides(dump: Dump, record: Record, mask: Mask) -> bool:
-        """Tell whether padding weighs nothing in a record of a side."""
-        return hides_padding(dump.tensor(record), mask.real)
-
     def mark(measures: Sequence[Measure], judged: Sequence[Judged]) -> list[Judged]:
-        """Return the statuses, with those records as artefacts."""
-        failing = {one.record: one.status for one in judged if one.status in {"fail", "nonfinite"}}
+        """Return the statuses, those of such records by their real tokens."""
+        failing = {one.record: one for one in judged if one.status in _FAILING}
         masks = find_masks(reference, target) if failing else {}
         if not masks:
             return list(judged)
@@ -165,21 +172,47 @@ def mark_padding(
         marked: dict[str, Judged] = {}
         for measure in sorted((one for one in measures if one.record in failing), key=lambda one: one.order):
             left, right = (side.get(measure.record) for side in sides)
-            if failing[measure.record] == "nonfinite":  # NaN times a weight of 0 is NaN in every real token
-                break
             mask = masks.get((left.whose.rank, left.whose.step)) if left is not None else None
             if mask is None or left is None or right is None:
                 break
-            cut = views[0].cut(left, mask), views[1].cut(right, mask)
-            if cut[0] is None or cut[1] is None or judge(cut[0], cut[1]).status not in _WITHIN:
+            of_real = _judge_real_tokens(views, (left, right), mask, judge, failing[measure.record])
+            if of_real is None:
                 break
-            if _is_of_scores(left, mask) and hides(reference, left, mask) != hides(target, right, mask):
-                break
-            reason = f"{PADDING}, where {mask.name} is 0"
-            marked[measure.record] = Judged(measure.record, "artefact", reason=reason)
+            marked[measure.record] = of_real
         return [marked.get(one.record, one) for one in judged]
 
     return mark
+
+
+def _judge_real_tokens(
+    views: tuple[RealTokens, RealTokens], pair: tuple[Record, Record], mask: Mask, judge: JudgeInput, failing: Judged
+) -> Judged | None:
+    """Return the status of a failing record by its real tokens; ``None`` if more than the padding differs, or nobody knows."""
+    if failing.status == "nonfinite":  # NaN times a weight of 0 is NaN in every real token
+        return None
+    reason = f"{PADDING}, where {mask.name} is 0"
+    left, right = (view.cut(record, mask) for view, record in zip(views, pair, strict=True))
+    if left is None or right is None:
+        norms = [read_row_norms(view.whole, record) for view, record in zip(views, pair, strict=True)]
+        agree = _differ_in_padding(norms[0], norms[1], mask, failing)
+        return Judged(failing.record, "artefact", reason=f"{reason}: of real tokens, norms agree") if agree else None
+    of_real = judge(left, right)
+    if of_real.status not in _WITHIN:
+        return None
+    if _is_of_scores(pair[0], mask):
+        hidden = [hides_padding(view.whole.tensor(record), mask.real) for view, record in zip(views, pair, strict=True)]
+        if hidden[0] != hidden[1]:
+            return None
+    return replace(of_real, record=failing.record, reason=reason)
+
+
+def _differ_in_padding(left: Floats | None, right: Floats | None, mask: Mask, judged: Judged) -> bool:
+    """Tell whether norms of rows are within the limit of a record for all real tokens, and not for the padding."""
+    if left is None or right is None or left.shape != right.shape or judged.metric not in _OF_ROWS:
+        return False
+    is_within = np.abs(left - right) <= judged.limit * left
+    of_real = take_real(is_within, mask.real)
+    return of_real is not None and bool(of_real.all()) and not is_within.all()
 
 
 def _is_of_scores(record: Record, mask: Mask) -> bool:

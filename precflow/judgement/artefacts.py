@@ -1,7 +1,7 @@
 """Artefacts of a comparison: records that differ without a fault, because one side did not compute them.
 
 :mod:`precflow.dumps.warm_up` finds calls that warm up, :mod:`precflow.diagnosis.padding` rows of padding. A run with one is not
-aligned: what only one side has computed was not compared.
+aligned: what only one side has computed was not compared. Records that pass by their real tokens alone are a warning.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from precflow.dumps.warm_up import BOTH, Place, WarmUp
 from precflow.judgement.coverage import COMPARED, records_in_words
 from precflow.judgement.decision import Decision
 from precflow.judgement.verdicts import MISALIGNED_STATUSES, Judged
+
+PADDING = "only rows of padding differ"
+"""How the reason begins of records that differ there alone."""
 
 
 def mark_warm_ups(measures: Sequence[Measure], decisions: Sequence[Decision], warm_ups: Sequence[WarmUp]) -> list[Decision]:
@@ -55,7 +58,9 @@ def describe_artefacts(
     alone = [each.text for each in warm_ups if each.side != BOTH]
     others = Counter(one.reason for one in judged if one.status == "artefact" and one.reason not in alone)
     alone += [f"{records_in_words(count)}: {reason}" for reason, count in others.items()]
+    padded = Counter(one.reason for one in judged if one.status == "pass" and one.reason.startswith(PADDING))
+    warnings = [f"{records_in_words(count)}: {reason}" for reason, count in padded.items()]
     if not both:
-        return alone, []
+        return alone, warnings
     compared = {_place(measure) for measure, one in zip(measures, judged, strict=True) if one.status in COMPARED}
-    return (alone, [*both.values()]) if compared - both.keys() else ([*alone, *both.values()], [])
+    return (alone, [*both.values(), *warnings]) if compared - both.keys() else ([*alone, *both.values()], warnings)

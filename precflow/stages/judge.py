@@ -147,16 +147,16 @@ def judge_pair(  # noqa: PLR0913, PLR0917  two dumps, and what was made of them
     floors = noise.read_floors(needs)
     judge_input = judge_inputs(job, needs, reference, target, dtypes)
     settle = make_settler(reference, target, judge_input, floors)
-    marks = [
+    padding, residuals = (
         make(reference, target, lambda left, right: judge_inputs(job, needs, left, right, dtypes))
         for make in (mark_padding, mark_residuals)
-    ]
+    )
 
     left = None if reproduction.blockers else find_left_gradients(reference, target)
 
     def settle_all(measures: Sequence[Measure], judged: Sequence[Judged]) -> Sequence[Judged]:
         """Mark near ties, what depends on them, and artefacts of the comparison."""
-        for mark in (settle, *marks):
+        for mark in (padding, settle, residuals):
             judged = mark(measures, judged)
         return judged
 
@@ -237,6 +237,8 @@ def judge_inputs(
         target: What the target kept, or a trial of it.
         dtypes: Floating point types of both runs, see :func:`find_dtypes`.
     """
+    floors = noise.read_floors(needs)
+    find_floor = find_floors_of_inputs(reference.calls(), floors)
     return make_input_judge(
         reference,
         target,
@@ -244,7 +246,7 @@ def judge_inputs(
         reference_dtype=dtypes[0],
         target_dtype=dtypes[1],
         folders=job.team.get("standard", ()),
-        find_floor=find_floors_of_inputs(reference.calls(), noise.read_floors(needs)),
+        find_floor=lambda record: floors.get(record.text) or find_floor(record),  # an output has one of its own
         carried=find_carried(reference.calls()),
     )
 

@@ -3,11 +3,14 @@
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from dump_builder import DumpBuilder, reseal
 
 import precflow
 from precflow.diagnosis.padding import hides_padding
 from precflow.dumps.digest import content_id
+from precflow.dumps.formats import read_dump
+from precflow.stages.two_dumps import compare_dumps
 
 RNG = np.random.default_rng(9)
 REAL = np.array([[1, 1, 1, 1], [1, 1, 0, 0]], np.int64)
@@ -19,7 +22,7 @@ def compare(*sides):
     return precflow.compare(*sides, evaluate=False)
 
 
-def write_padded(folder, *, change=None, masked=True):
+def write_padded(folder, *, change=None, masked=True, name="step0.attention_mask", also=lambda dump: None):
     """Write a model that is given a mask, with other numbers at some places."""
     hidden, scores = HIDDEN.copy(), SCORES.copy()
     if change:
@@ -29,10 +32,11 @@ def write_padded(folder, *, change=None, masked=True):
     dump.call("attention", "matmul", [scores], [HIDDEN])
     dump.call("layer", "", [hidden], [HIDDEN])
     dump.call("packed", "", [hidden.reshape(8, 6)], [hidden])
+    also(dump)
     dump.write()
     if masked:
         entry = {"content": content_id(REAL), "dtype": "int64", "shape": [2, 4]}
-        reseal(folder, inputs={"digest": "a" * 32, "entries": {"step0.attention_mask": entry}})
+        reseal(folder, inputs={"digest": "a" * 32, "entries": {name: entry}})
     return folder
 
 
@@ -47,11 +51,45 @@ def in_a_token(hidden, scores):
     hidden[1, 1, 0] += 0.5
 
 
-def test_rows_of_padding_are_no_place_where_an_error_starts(tmp_path):
-    result = compare(write_padded(tmp_path / "a"), write_padded(tmp_path / "b", change=in_padding))
-    assert (result.verdict, result.start) == ("inconclusive", "")
-    assert "3 records: only rows of padding differ, where step0.attention_mask is 0" in result.reasons
-    assert [finding.rule for finding in result.findings] == ["PF415"]
+@pytest.mark.parametrize("name", ["step0.attention_mask", "attention_mask"])  # of a script, and of a workload
+def test_where_rows_of_padding_alone_differ_the_real_tokens_are_judged(tmp_path, name):
+    changes = {"a": None, "b": in_padding}
+    dumps = [read_dump(write_padded(tmp_path / side, change=change, name=name)) for side, change in changes.items()]
+    model = compare_dumps(*dumps, command="")
+    assert (model.verdict.verdict, model.findings) == ("aligned", ())
+    assert f"3 records: only rows of padding differ, where {name} is 0" in model.verdict.warnings
+
+
+def test_what_reads_the_padding_is_where_an_error_starts(tmp_path):
+    def write(folder, change=None):
+        hidden, scores = HIDDEN.copy(), SCORES.copy()
+        if change:
+            change(hidden, scores)
+        return write_padded(folder, change=change, also=lambda dump: dump.call("pooled", "mean", [hidden.mean(1)], [hidden]))
+
+    result = compare(write(tmp_path / "a"), write(tmp_path / "b", in_padding))
+    assert (result.verdict, result.start.partition(" ")[0]) == ("misaligned", "pooled")
+    assert "PF415" in [finding.rule for finding in result.findings]
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(in_padding, "inconclusive"), (in_a_token, "misaligned")])
+def test_of_a_sketch_the_norms_of_rows_tell_where_it_differs(tmp_path, change, verdict):
+    class Told(torch.nn.Module):
+        def forward(self, ids, attention_mask):
+            hidden, scores = np.tile(HIDDEN, 100), SCORES.copy()  # too large to be kept whole
+            if self.change:
+                self.change(hidden, scores)
+            return torch.tensor(hidden)
+
+    for side in ("a", "b"):
+        model = Told()
+        model.change = change if side == "b" else None
+        with precflow.capture(model, tmp_path / side, detail="sketch") as recording:
+            model(torch.arange(8).reshape(2, 4), attention_mask=torch.tensor(REAL))
+            recording.step()
+    result = compare(tmp_path / "a", tmp_path / "b")
+    assert result.verdict == verdict
+    assert ("PF415" in [finding.rule for finding in result.findings]) is (verdict == "inconclusive")
 
 
 def test_a_token_that_differs_beside_padding_is_a_fault(tmp_path):

@@ -33,6 +33,7 @@ ELEMENTS = 1 << 21
 """Most elements of one tensor that are looked at; of a larger one evenly spaced rows are taken."""
 WHOLE = 1 << 23
 """Most elements of all tensors of a call together that are read in full, so that it can be computed again."""
+_MOST_OF_ROWS = 1 << 26  # elements of a tensor whose rows are measured
 _PARTS = {"complex64": "float32", "complex128": "float64"}  # complex numbers are compared as pairs of these
 
 
@@ -237,3 +238,22 @@ def read_linear(dump: Dump, record: Record) -> npt.NDArray[np.float64] | None:
     except DumpError:  # the comparison has already called the record unreadable
         return None
     return None if kept is None else np.asarray(kept, np.float64).sum(axis=0).reshape(-1)
+
+
+def read_row_norms(dump: Dump, record: Record) -> Floats | None:
+    """Return the norm of each row of the last axis, from the tensor or beside its sketch; ``None`` if not all are known."""
+    shape = record.shape
+    if record.part or record.dtype not in FLOATS or len(shape) < 2 or not 0 < math.prod(shape) <= _MOST_OF_ROWS:
+        return None
+    try:
+        if record.stored:
+            values = widen(np.ascontiguousarray(dump.tensor(record)).reshape(-1))
+            norms: Floats = np.linalg.norm(values.reshape(-1, shape[-1]), axis=1)
+        else:
+            read = getattr(dump, "rows", None)
+            kept = None if read is None else read(record)
+            norms = np.zeros(0) if kept is None else np.asarray(kept, np.float64).reshape(-1)
+    except DumpError:  # the comparison has already called the record unreadable
+        return None
+    # Of many rows a sketch keeps norms of groups, which tell no token.
+    return norms.reshape(shape[:-1]) if norms.size * shape[-1] == math.prod(shape) and np.isfinite(norms).all() else None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from precflow.diagnosis.evidence.pieces import Evidence
-from precflow.diagnosis.padding import PADDING
 from precflow.diagnosis.residual import OUTSIDE
 from precflow.dumps.batches import find_given
 from precflow.dumps.warm_up import BOTH, find_warm_ups
+from precflow.judgement.artefacts import PADDING
 
 if TYPE_CHECKING:
     from precflow.diagnosis.comparison import Comparison
@@ -19,7 +19,10 @@ EVIDENCE = {
         "Up to five, with the side whose outputs, or inputs, are all 0 there, and not in later calls.",
     ),
     "padding_differs": Evidence("rows of padding", "Why records differ that agree for all real tokens; absent without one."),
-    "padding_records": Evidence("records that differ there alone", "Their real tokens are within their limits."),
+    "padding_records": Evidence(
+        "records that differ there alone",
+        "Their real tokens agree; of a sketch, their norms do.",
+    ),
     "residuals_outside": Evidence(
         "residuals added elsewhere", "Up to five modules whose outputs differ by an input of theirs, in a module that agrees."
     ),
@@ -33,7 +36,8 @@ def gather(run: Comparison) -> dict[str, Any]:
     found = [each.text for each in find_warm_ups(run.reference.calls(), run.target.calls()) if each.side != BOTH]
     texts = ([given] if given else []) + found
     reasons = [one.reason for one in run.judged if one.status == "artefact"]
-    padded = [reason for reason in reasons if reason.startswith(PADDING)]
+    passing = [one.reason for one in run.judged if one.status == "pass"] if run.region.suspects else []
+    padded = [reason for reason in (*reasons, *passing) if reason.startswith(PADDING)]
     residuals = [reason for reason in reasons if reason.endswith(OUTSIDE)]
     return (
         ({"warm_ups": texts[:_SHOWN]} if texts else {})

@@ -6,19 +6,15 @@ loss itself is one number, and in 16 bits one number fits many causes. Norms of 
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from precflow.comparison.fused.value_classes import widen
 from precflow.diagnosis.evidence.of_run.micro_batches import pair_arriving
 from precflow.diagnosis.evidence.pieces import Evidence
-from precflow.dumps.dtypes import FLOATS
+from precflow.diagnosis.evidence.tensors import read_row_norms
 from precflow.dumps.protocol import Dump
-from precflow.dumps.records import Record
-from precflow.errors import DumpError
 
 if TYPE_CHECKING:
     from precflow.diagnosis.comparison import Comparison
@@ -37,7 +33,6 @@ EVIDENCE = {
     "labels_shifted_rows": Evidence("rows that count on one side only", "Of a shift, at the beginnings and ends of texts."),
 }
 
-_MOST = 1 << 26  # elements of a gradient that is read
 _SMALL = 0.1  # of the median row's norm: a smaller row may have vanished in float16
 _FEWEST = 4  # rows that count on both sides
 _FEWEST_SHIFTED = 3  # rows that a shift has to move
@@ -62,37 +57,18 @@ def find_rows(reference: Dump, target: Dump) -> dict[str, Any]:
     pairs = pair_arriving(reference, target)
     if not pairs:
         return {}
-    here, there = _read_norms(reference, pairs[0][0]), _read_norms(target, pairs[0][1])
+    here, there = read_row_norms(reference, pairs[0][0]), read_row_norms(target, pairs[0][1])
     if here is None or there is None or here.shape != there.shape:
         return {}
     if shifted := find_shift(here, there):
         return shifted
     # The loss of a micro batch may be divided by the tokens of the whole step.
     counts = [
-        [np.count_nonzero(norms) for one, other in pairs if (norms := _read_norms(dump, (one, other)[side])) is not None]
+        [np.count_nonzero(norms) for one, other in pairs if (norms := read_row_norms(dump, (one, other)[side])) is not None]
         for side, dump in enumerate((reference, target))
     ]
     whole = sum(counts[0]) / sum(counts[1]) if all(len(count) == len(pairs) for count in counts) and any(counts[1]) else 1.0
     return compare_rows(here.reshape(-1), there.reshape(-1), whole=whole)
-
-
-def _read_norms(dump: Dump, record: Record) -> Rows | None:
-    """Return the norm of each row of the last axis; ``None`` if the tensor is not there or no gradient of tokens."""
-    shape = record.shape
-    if record.part or record.dtype not in FLOATS or len(shape) < 2 or not 0 < math.prod(shape) <= _MOST:
-        return None
-    try:
-        if record.stored:
-            values = widen(np.ascontiguousarray(dump.tensor(record)).reshape(-1))
-            norms: Rows = np.linalg.norm(values.reshape(-1, shape[-1]), axis=1)
-        else:
-            read = getattr(dump, "rows", None)
-            kept = None if read is None else read(record)
-            norms = np.zeros(0) if kept is None else np.asarray(kept, np.float64).reshape(-1)
-    except DumpError:  # the comparison has already called the record unreadable
-        return None
-    # Of many rows a sketch keeps norms of groups, which tell no token.
-    return norms.reshape(shape[:-1]) if norms.size * shape[-1] == math.prod(shape) and np.isfinite(norms).all() else None
 
 
 def find_shift(here: Rows, there: Rows) -> dict[str, Any]:
