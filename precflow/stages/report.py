@@ -15,7 +15,7 @@ from precflow.diagnosis.advice.whatif import apply_outcomes, find_confirming
 from precflow.diagnosis.comparison import Comparison
 from precflow.diagnosis.findings import Finding
 from precflow.diagnosis.golden import list_rows
-from precflow.diagnosis.training.phases import PhaseState, tell_phases
+from precflow.diagnosis.training.phases import PhaseState, begin_with_loss, tell_phases
 from precflow.environment.known_issues import GROUP
 from precflow.files import write_text
 from precflow.language import ENGLISH
@@ -77,7 +77,7 @@ def gather_model(job: Job, needs: Mapping[str, Path], *, detailed: bool = True) 
     region = replace(comparison.region, notes=(*_describe_second_pass(needs), *comparison.region.notes))
     return build_model(
         job,
-        replace(comparison, region=region),
+        replace(comparison, region=begin_with_loss(region, phases)),
         scan.link(propose(job, apply_outcomes(read_findings(needs["advise"]), outcomes)), scan.read_scan(needs)),
         whatifs=outcomes,
         operators=operators.read_table(needs),

@@ -231,6 +231,27 @@ def test_a_loss_that_differs_is_named_in_place_of_the_models_last_module(train_o
     assert {one.name: one.state for one in model.phases}["forward"] == "aligned"
 
 
+def test_a_loss_that_differs_is_named_where_no_gradient_shows_it(tmp_path):
+    """In 16 bits the gradients that it leaves may be within their limits, and here they were not recorded."""
+
+    def trained(side, smoothing):
+        torch.manual_seed(2)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Linear(8, 5))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = {"optimizer": optimizer, "level": ["module"], "phase": ["forward", "optimizer"]}
+        with precflow.capture(model, tmp_path / side, **options) as recorder:
+            torch.nn.functional.cross_entropy(model(torch.randn(4, 6)), torch.arange(4), label_smoothing=smoothing).backward()
+            optimizer.step()
+            recorder.step()
+        return read_dump(tmp_path / side)
+
+    model = compare_dumps(trained("reference", 0.0), trained("target", 0.3), command="")
+    assert model.verdict.verdict == "misaligned"
+    assert model.findings[0].rule == "PF419"
+    assert "it differs in the first step" in model.findings[0].title
+    assert model.region.start == "loss"
+
+
 @pytest.mark.parametrize(("reference", "target"), [(True, False), (False, True)])
 def test_backward_that_goes_further_on_one_side_is_named(tmp_path, reference, target):
     """The critic's step of a GAN: without ``detach`` its loss has gradients in the generator, which nobody uses."""

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from precflow.agent.contract import FORWARD, OPTIMIZER, ROOT_MODULE, parse_identity
+from precflow.agent.contract import BACKWARD, FORWARD, OPTIMIZER, ROOT_MODULE, parse_identity
 from precflow.comparison.measure import Measure
 from precflow.diagnosis.findings import Region
 from precflow.diagnosis.training.gradient_changes import find_gradient_changes
@@ -165,6 +165,17 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
     if guilty == FORWARD and _follows_unrecorded_update(rows):
         states = [_explain_unrecorded_update(state, rows) for state in states]
     return tuple(states)
+
+
+def begin_with_loss(region: Region, phases: Sequence[PhaseState]) -> Region:
+    """Return where the sides part; that is the loss where it differs, and the first suspect is no call of backward.
+
+    Gradients may be within their limits, or not be recorded, so that an optimizer's step is the first record that fails.
+    """
+    is_guilty = any(phase.name == LOSS and phase.state == "starts" for phase in phases)
+    if not is_guilty or not region.suspects or parse_identity(region.suspects[0].record).phase == BACKWARD:
+        return region
+    return replace(region, start=LOSS)
 
 
 def find_part(record: str, collectives: Collection[str] = (), changes: Collection[str] = ()) -> str:

@@ -570,6 +570,7 @@ TABLE = [
     ("PF418", {"labels_shifted": -1, "labels_shifted_rows": 8}, {"labels_shifted": 0}),
     ("PF419", {"loss_gradient": "head (backward)"}, {"loss_gradient": "head (backward)", "labels_shifted": 1}),
     ("PF419", {"loss_gradient": "head (backward)"}, {"loss_gradient": "head (backward)", **SCALED}),  # which says more
+    ("PF419", {"loss_alone": True}, {"loss_alone": True, **SCALED}),
     ("PF601", {}, {"loss_gradient": "head (backward)"}),
     ("PF601", {}, {"written_weights": ["head.weight: 0.04 / 0.07"]}),
     ("PF228", ALONE, variant("gelu_tanh", **ALONE)),
@@ -726,6 +727,7 @@ TABLE = [
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_verdict": "aligned"}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_first_rel_error": 0.004}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "curve_shift": -1}),
+    ("PF701", FIRST_STEP, {**FIRST_STEP, "loss_alone": True}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "inputs_different": ["step0.x"], "inputs_different_count": 1}),
     ("PF701", FIRST_STEP, {**FIRST_STEP, "weights_different": ["fc.weight"], "weights_different_count": 1}),
     ("PF702", LATER, {**LATER, "curve_first_rel_error": 0.006}),

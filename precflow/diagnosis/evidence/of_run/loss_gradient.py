@@ -1,4 +1,7 @@
-"""Whether the gradient that the loss leaves at the model's output differs already: then no module is to blame."""
+"""Whether the loss, or the gradient that it leaves at the model's output, differs behind a forward that agrees.
+
+Then no module is to blame.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from precflow.agent.contract import BACKWARD, ROOT_MODULE, parse_identity
 from precflow.diagnosis.evidence.pieces import Evidence
 from precflow.dumps.records import Call
+from precflow.judgement.judge import FIRST_LOSS
 
 if TYPE_CHECKING:
     from precflow.diagnosis.comparison import Comparison
@@ -18,10 +22,20 @@ EVIDENCE = {
         "gradient that the loss leaves at the model's output",
         "Call at which it arrives, if it differs already and everything before it agrees; else absent.",
     ),
+    "loss_alone": Evidence(
+        "the loss of the first step differs, and its forward agrees",
+        "Every record of that forward was compared; absent if that is not so.",
+    ),
 }
 
 
 def gather(run: Comparison) -> dict[str, Any]:
+    """Return where that gradient arrives, if the error starts with it, and whether the loss of the first step differs."""
+    fails = run.verdict is not None and run.verdict.standards.get(FIRST_LOSS) is False
+    return {**_find_gradient(run), **({"loss_alone": True} if fails and not run.blockers else {})}
+
+
+def _find_gradient(run: Comparison) -> dict[str, Any]:
     """Return where that gradient arrives, if the error starts with it, in whatever step that is."""
     if not run.region.suspects or run.blockers or not run.region.suspects[0].arrives:
         return {}
