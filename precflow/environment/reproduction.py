@@ -77,15 +77,17 @@ def _find_different_scripts(reference: Mapping[str, Any], target: Mapping[str, A
         found.append(f"the script sets different seeds: {seeds[0]} on the reference, {seeds[1]} on the target")
     # A skipped step that counts as one of its own is a finding; dumps of older agents do not count any.
     skipped = [side.get("merged", side.get("skipped", [])) for side in (reference, target)]
-    if skipped[0] != skipped[1]:
+    different = find_other_micro_batches(reference, target)
+    is_shifted = different is not None and different.step <= recorded
+    # With as many micro batches in each step, they are the same iterations: one side clears gradients while it accumulates.
+    if skipped[0] != skipped[1] and (is_shifted or not reference.get("micro_batches")):
         here, there = (f"in step {', '.join(map(str, steps))}" if steps else "in none" for steps in skipped)
         found.append(
             f"gradients were dropped without an optimizer's step {here} on the reference, {there} on the target, as a gradient "
             "scaler does after an overflow: from there on, steps are not the same iterations"
         )
         return found
-    different = find_other_micro_batches(reference, target)
-    return found + ([different.text] if different is not None and different.step <= recorded else [])
+    return found + ([different.text] if different is not None and is_shifted else [])
 
 
 def _describe_batches(reference: ContentEntries, target: ContentEntries) -> str:

@@ -33,6 +33,17 @@ def test_a_step_with_other_micro_batches_blocks_only_where_it_was_reached(record
     assert bool(find_blockers(*sides, BOTH)) is blocks
 
 
+@pytest.mark.parametrize(("target", "blocks"), [([[0, 2]], False), ([[0, 4], [1, 2]], True)])
+def test_gradients_that_are_cleared_between_micro_batches_are_no_dropped_step(target, blocks):
+    """A hand-written scaler that drops a step clears them too: the next iteration then belongs to the same step."""
+    sides = [
+        replace(header(), script={"steps": 4, "micro_batches": runs, "merged": merged}, capture={"step": [0, 1]})
+        for runs, merged in (([[0, 2]], []), (target, [0, 1]))
+    ]
+    found = find_blockers(*sides, BOTH)
+    assert ["gradients were dropped" in text for text in found] == [True] * blocks
+
+
 def test_weights_that_differ_are_named():
     found = find_blockers(header(weights=holdings("x", a="1", b="2")), header(weights=holdings("y", a="1", b="3")), BOTH)
     assert found == ["the weights differ in 1 of 2: b"]
