@@ -79,7 +79,7 @@ def _find_different_scripts(reference: Mapping[str, Any], target: Mapping[str, A
     skipped = [side.get("merged", side.get("skipped", [])) for side in (reference, target)]
     different = find_other_micro_batches(reference, target)
     is_shifted = different is not None and different.step <= recorded
-    # With as many micro batches in each step, they are the same iterations: one side clears gradients while it accumulates.
+    # With as many micro batches in each step, steps are the same iterations: one side clears its gradients in between.
     if skipped[0] != skipped[1] and (is_shifted or not reference.get("micro_batches")):
         here, there = (f"in step {', '.join(map(str, steps))}" if steps else "in none" for steps in skipped)
         found.append(

@@ -168,9 +168,9 @@ def tell_phases(  # noqa: PLR0913  two dumps and what was made of them, each by 
 
 
 def begin_with_loss(region: Region, phases: Sequence[PhaseState]) -> Region:
-    """Return where the sides part; that is the loss where it differs, and the first suspect is no call of backward.
+    """Return where the sides part: at the loss where it differs, unless the first suspect is a call of backward.
 
-    Gradients may be within their limits, or not be recorded, so that an optimizer's step is the first record that fails.
+    Gradients may be within their limits or not recorded: then an optimizer's step is the first record that fails.
     """
     is_guilty = any(phase.name == LOSS and phase.state == "starts" for phase in phases)
     if not is_guilty or not region.suspects or parse_identity(region.suspects[0].record).phase == BACKWARD:
