@@ -292,7 +292,8 @@ def _rename(here: Mapping[str, ContentEntry], there: Mapping[str, ContentEntry])
     """Return the target's inputs by the reference's names, where a wrapper around the model has given them others.
 
     Data parallelism calls ``inputs.0`` what the module inside calls ``ids``. Only inputs of the same call that have no partner
-    are renamed: to that of the same bits, else to the only one that is left.
+    are renamed: to that of the same bits, else to the only one that is left, if one of both goes by its position. Two names
+    such as ``labels`` and ``decoder_input_ids`` stand for two inputs.
     """
     renamed = dict(there)
     for place in {parts.place for name in there if name not in here and (parts := parse_name(name)) is not None}:
@@ -303,7 +304,8 @@ def _rename(here: Mapping[str, ContentEntry], there: Mapping[str, ContentEntry])
         names = {name: found for name in left[1] if (found := by_content.get(there[name].content))}
         rest = [[name for name in left[0] if name not in names.values()], [name for name in left[1] if name not in names]]
         if [len(each) for each in rest] == [1, 1] and here[rest[0][0]].shape == there[rest[1][0]].shape:
-            names[rest[1][0]] = rest[0][0]
+            pair = (rest[0][0], rest[1][0])
+            names |= {pair[1]: pair[0]} if any(name.rpartition(".")[2].isdigit() for name in pair) else {}
         if len(set(names.values())) == len(names):
             renamed = {names.get(name, name): entry for name, entry in renamed.items()}
     return renamed

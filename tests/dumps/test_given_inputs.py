@@ -271,6 +271,19 @@ def test_a_wrappers_names_of_inputs_are_those_of_the_model_inside(given_by_hand)
     assert compare_given(*dumps).entries == dumps[0].header.inputs.entries
 
 
+@pytest.mark.parametrize(("name", "is_renamed"), [("inputs.1", True), ("labels", False)])
+def test_an_input_of_another_name_is_another_input_unless_it_goes_by_its_position(given_by_hand, name, is_renamed):
+    """The reference is given the decoder's tokens, the target labels that it makes them of."""
+
+    def inputs(side):
+        return {"step0.ids": X, **({"step0.decoder_input_ids": X * 2} if side == "reference" else {f"step0.{name}": X * 3})}
+
+    dumps = given_by_hand(lambda made, _: made.call("", "", [X * 3], {"0": X, "1": X * 2}), inputs)
+    assert ("step0.decoder_input_ids" in compare_given(*dumps).entries) is is_renamed
+    told = [finding.title for finding in compare_dumps(*dumps, command="", evaluates=False).findings if finding.rule == "PF402"]
+    assert (told == ["1 input differs, first step0.decoder_input_ids"]) is is_renamed
+
+
 @pytest.mark.parametrize("is_stale", [False, True])
 def test_what_another_rank_sent_is_no_data_unless_it_is_another_steps(given_by_hand, is_stale):
     """A pipeline: the first stage runs on rank 0 with another rounding on each side, the second takes what it sent."""
