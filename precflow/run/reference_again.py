@@ -77,10 +77,19 @@ def _change(way: str, reference: Side) -> list[str]:
     """Return the overrides of what is other."""
     variables = dict(reference.variables)
     if way == THREADS:
-        given = {name: value for name in _THREADS if (value := variables.get(name) or os.environ.get(name, ""))}
-        other = "2" if next(iter(given.values()), "") == "1" else "1"
-        variables.update(dict.fromkeys([*given, "OMP_NUM_THREADS"], other))
+        variables |= choose_threads(variables)
     if way == BATCH:  # two processes with half of it each, whose records are joined
         return ["target.ranks=2", *(f"target.variables.{name}={format_value(value)}" for name, value in variables.items())]
     words = [f"target.variables.{name}={format_value(value)}" for name, value in variables.items()]
     return [*words, f"target.dtype={PRECISION}", "target.mixed_precision.level=''"] if way == PRECISION else words
+
+
+def choose_threads(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that give a side another number of threads: one, or two if it has one.
+
+    Args:
+        variables: Those of the side; what it inherits counts too.
+    """
+    given = {name: value for name in _THREADS if (value := variables.get(name) or os.environ.get(name, ""))}
+    other = "2" if next(iter(given.values()), "") == "1" else "1"
+    return dict.fromkeys([*given, "OMP_NUM_THREADS"], other)

@@ -34,8 +34,7 @@ ALONE = (
     "target.device=cpu",
     "tolerance.standards=[calibrated]",
 )
-# An interpreter of its own for each process: a fork has the threads of what it was forked from.
-OWN = {"PRECFLOW_TRUST": "threaded", "MKL_NUM_THREADS": "1"}  # which goes before OMP_NUM_THREADS
+OWN = {"PRECFLOW_TRUST": "threaded"}
 
 
 def test_what_threads_batch_and_float64_change_is_ranked(precflow, tmp_path):
