@@ -7,8 +7,8 @@ of ``DistributedDataParallel`` by its size::
     gradients in order of arrival    head.weight 2560, norm.bias 32, norm.weight 32, ...
     bucket of 2624 elements          head.weight, norm.bias, norm.weight
 
-Where parameters may be left unused, the wrapper keeps its first buckets, filled from the last parameter to the first, with room
-for those that no gradient arrives at in this step.
+Where parameters may be left unused, the wrapper keeps its first buckets. They were filled from the last parameter to the first,
+and have room for parameters without a gradient.
 """
 
 from __future__ import annotations

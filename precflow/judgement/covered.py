@@ -17,8 +17,8 @@ their gradients are sent on both sides. A loop may reduce gradients at every mic
 only one side has reduced already are covered by the steps of their parameters, if these agree.
 
 Backward may make a gradient on one side that nobody reads: activation checkpointing lets inputs require a gradient, so that
-backward goes through the block at all. Where it comes out of a call beside others that were compared, and all gradients of
-parameters are on both sides and agree, it is covered by these::
+backward goes through the block at all. If its call has other outputs that were compared, and the gradients of all parameters
+agree, these cover it::
 
     block.1   gradient of hidden_states     on both sides         pass
     block.1   gradient of position_bias     only on the target    covered
@@ -109,8 +109,8 @@ def mark_covered(
 def _mark_idle_gradients(measures: Sequence[Measure], decisions: list[Decision]) -> list[Decision]:
     """Return the decisions; gradients of inputs that only one side has become ``covered`` where no parameter lies behind them.
 
-    Of the same step and rank, every gradient of a parameter has to be on both sides and agree, one of them so that it could
-    have failed, and every call of a module in backward has to have an output on both sides.
+    In that step and rank, both sides have to have all gradients of parameters, and these agree; at least one could have failed.
+    And each module's backward has an output that both sides have.
     """
     by_step: dict[tuple[int, int], list[tuple[int, Identity, str]]] = defaultdict(list)
     for number, (measure, decision) in enumerate(zip(measures, decisions, strict=True)):

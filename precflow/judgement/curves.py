@@ -167,8 +167,8 @@ def _count_digits(number: float) -> int:
     return (numerator // (numerator & -numerator)).bit_length() if numerator else 0
 
 
-def describe_loss_types(reference: Mapping[int, float], target: Mapping[int, float]) -> str:
-    """Return in words which side alone computes its losses in 16 bits, ``""`` if neither does.
+def find_narrow_losses(reference: Mapping[int, float], target: Mapping[int, float]) -> tuple[str, str] | None:
+    """Return which side alone computes its losses in 16 bits, and the type; ``None`` if both do or neither.
 
     Args:
         reference: Step -> its loss.
@@ -176,7 +176,7 @@ def describe_loss_types(reference: Mapping[int, float], target: Mapping[int, flo
     """
     types = {"reference": find_loss_type(reference.values()), "target": find_loss_type(target.values())}
     narrow = [side for side, name in types.items() if name]
-    return f"the {narrow[0]} alone computes its loss in {types[narrow[0]]}" if reference and target and len(narrow) == 1 else ""
+    return (narrow[0], types[narrow[0]]) if reference and target and len(narrow) == 1 else None
 
 
 def find_loss_line(

@@ -212,7 +212,7 @@ def _pool(calls: Iterable[Call], found: dict[str, _Values]) -> None:
 def _share_steps(
     calls: Iterable[Call], measured: Mapping[str, Sequence[Measure]], found: Mapping[str, _Values]
 ) -> dict[str, tuple[float, float, str]]:
-    """Give every weight that an optimizer has changed, and its copies, the floor of one element that moves as far as any has.
+    """Raise the floors of stepped weights and their copies: one element may move as far as the farthest of any weight.
 
     Returns:
         Identity text of such a weight -> that change, the root mean square of the weight, and the disturbance.

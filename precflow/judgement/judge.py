@@ -33,7 +33,7 @@ from precflow.judgement.coverage import (
     tally,
 )
 from precflow.judgement.covered import mark_covered
-from precflow.judgement.curves import LossOutcome, collect_curves, describe_loss_types, judge_first_loss, judge_losses
+from precflow.judgement.curves import LossOutcome, collect_curves, find_narrow_losses, judge_first_loss, judge_losses
 from precflow.judgement.decision import Decision, Terms, ZeroGradient, decide
 from precflow.judgement.floors import MAIN_METRIC, Floor
 from precflow.judgement.given_gradients import mark_given
@@ -265,7 +265,7 @@ def judge(  # noqa: PLR0913  all but two go by name
         *describe_partly_judged(measures, judged),
         *_describe_shared_nonfinite(rows),
         *describe_not_judged(measures),
-        *filter(None, [describe_loss_types(*losses)]),
+        *([f"the {narrow[0]} alone computes its loss in {narrow[1]}"] if (narrow := find_narrow_losses(*losses)) else []),
         *logged.warnings,
     ]
     passing = (record for record in judged if record.status == "pass")

@@ -184,7 +184,7 @@ ROW_ROUNDINGS = 2.0
 """Least floor of a gradient's worst row, in roundings of its largest one: one for each side."""
 
 SUM_ROUNDINGS = 64.0
-"""Least floor of what is computed in 32 bits or more of numbers of 16 bits, in halves of a unit in the last place of 1.
+"""Least floor of a float32 output whose inputs are in 16 bits, in halves of a unit in the last place of 1.
 
 Such a sum in another order is off by the square root of its terms, 64 for 4 096. A bias's gradient of 384 terms under autocast
 was off by 3.7. It is a thousandth of what rounding to bfloat16 does to the terms.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from precflow.agent.contract import FORWARD, GRADIENT, OPTIMIZER, ROOT_MODULE
@@ -19,7 +19,7 @@ from precflow.diagnosis.training.updates import StillParameter
 from precflow.dumps.header import Header
 from precflow.dumps.protocol import Dump
 from precflow.environment.module_settings import read_module_settings
-from precflow.judgement.curves import find_loss_type
+from precflow.judgement.curves import find_narrow_losses
 
 _FEWEST = 3  # parameters whose gradients have to share a factor
 _MOST = 0.9  # share of the parameters that have to
@@ -138,6 +138,7 @@ def gather(
     """
     proven = [text.partition(" is ")[0] for text in list_proven(steps)]
     settings = find_other_settings(reference, target)
+    narrow = find_narrow_losses(reference.header.loss_of_step, target.header.loss_of_step)
     return {
         "optimizer_settings": sorted(settings, key=lambda text: text.partition(": ")[0] not in proven),  # those first
         "optimizer_choices": find_other_choices(reference, target),
@@ -148,16 +149,8 @@ def gather(
         **_describe_left(gradients),
         "batches_shuffled": _are_shuffled(reference, target),
         "mixed_precision_different": _compare_precision(reference.header, target.header),
-        **_find_loss_type(reference.header.loss_of_step, target.header.loss_of_step),
+        **({"loss_type_side": narrow[0], "loss_type": narrow[1]} if narrow else {}),
     }
-
-
-def _find_loss_type(reference: Mapping[int, float], target: Mapping[int, float]) -> dict[str, str]:
-    types = {"reference": find_loss_type(reference.values()), "target": find_loss_type(target.values())}
-    narrow = [side for side, dtype in types.items() if dtype]
-    if len(narrow) != 1 or not (reference and target):
-        return {}
-    return {"loss_type_side": narrow[0], "loss_type": types[narrow[0]]}
 
 
 # The optimizer

@@ -107,8 +107,8 @@ def find_still_parameters(reference: Dump, target: Dump, measures: Sequence[Meas
     """Return what moves on one side only, those of the earliest step first, in the reference's order.
 
     A parameter whose module did not run in that step on that side, such as an expert that nothing was sent to, follows from
-    what decided so and is left out. So is a step that a loss scaler skips, and a gradient that is missing on a rank which makes
-    fewer steps of as many micro batches: where it leaves a step out, its later ones are other iterations.
+    what decided so and is left out. So is a step that a loss scaler skips. Where a rank makes fewer steps of as many
+    micro batches, its steps are other iterations behind the one that it leaves out: a gradient that is missing says nothing.
 
     Args:
         reference: Dump of the reference.

@@ -23,7 +23,7 @@ def take_sizes(
     other: Mapping[str, str],
     stand_for: Callable[[Sequence[int], int], bool],
 ) -> Mapping[str, str]:
-    """Return the arguments of one call that is made of several, with the other side's sizes.
+    """Return the arguments of joined calls, with the other side's sizes.
 
     Args:
         operator: Its operator; ``""`` for a module.

@@ -24,13 +24,13 @@ EVIDENCE = {
     ),
     "loss_alone": Evidence(
         "the loss of the first step differs, and its forward agrees",
-        "Every record of that forward was compared; absent if that is not so.",
+        "Every record of that forward was compared, or this is absent.",
     ),
 }
 
 
 def gather(run: Comparison) -> dict[str, Any]:
-    """Return where that gradient arrives, if the error starts with it, and whether the loss of the first step differs."""
+    """Return where the error starts with the loss's gradient, and whether the first loss itself differs."""
     fails = run.verdict is not None and run.verdict.standards.get(FIRST_LOSS) is False
     return {**_find_gradient(run), **({"loss_alone": True} if fails and not run.blockers else {})}
 
